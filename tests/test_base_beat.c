@@ -1,6 +1,7 @@
 // The heartbeat page: what ranks write is what a supervisor reads, whole at any moment, and nothing that a page holds
 // is believed. One test reads while ranks write, which is also for the thread sanitizer.
 #include "base/beat.h"
+#include "base/process.h"
 #include "base/rank.h"
 #include "harness.h"
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -117,6 +119,39 @@ static void without_a_page_nothing_happens(void) {
     rank_enter(NULL);
 }
 
+static bool joins(const char *path) {
+    setenv(BEAT_VARIABLE, path, 1);
+    BeatWriter *writer = beat_join(0, 1);
+    beat_leave(writer);
+    return writer != NULL;
+}
+
+// What the path means elsewhere, and a file with the bytes of a page.
+static void only_a_page_of_this_place_is_opened(void) {
+    BeatPage page = open_page(1);
+    char path[sizeof page.path];
+    memcpy(path, page.path, sizeof path);
+    EXPECT(beat_watch_over() && joins(path), "the page of a supervisor here");
+    setenv("TRIREME_SUPERVISOR", "pid:[1] another 5", 1);
+    EXPECT(!joins(path), "the path is of another place");
+    unsetenv("TRIREME_SUPERVISOR");
+    EXPECT(joins(path), "without a supervisor");
+    const char *copy = harness_path("page");
+    FILE *file = fopen(copy, "w");
+    EXPECT(file && fwrite(page.header, 1, page.bytes, file) == page.bytes && !fclose(file), "a copy");
+    EXPECT(!joins(copy), "a file is no page");
+    close_page(&page);
+}
+
+static void states_of_processes_are_read(void) {
+    pid_t parent, child = fork();
+    if (!child) _exit(0);
+    while (process_status(child, &parent) != 'Z') sleep_ms(1); // until it has ended
+    EXPECT(parent == getpid(), "its parent is %d", (int)parent);
+    EXPECT(waitpid(child, NULL, 0) == child && process_status(child, NULL) == 0, "it is gone");
+    EXPECT(process_status(getpid(), &parent) == 'R' && parent == getppid(), "this process");
+}
+
 // ---- a page of another content --------------------------------------------------------------------
 
 static void hostile_pages_are_not_believed(void) {
@@ -215,6 +250,8 @@ int main(int argc, char **argv) {
     static const Test tests[] = {{"what a rank does is read", what_a_rank_does_is_read},
                                  {"the usual time is learnt", the_usual_time_is_learnt},
                                  {"without a page nothing happens", without_a_page_nothing_happens},
+                                 {"only a page of this place is opened", only_a_page_of_this_place_is_opened},
+                                 {"states of processes are read", states_of_processes_are_read},
                                  {"hostile pages are not believed", hostile_pages_are_not_believed},
                                  {"readers see whole slots", readers_see_whole_slots},
                                  {0}};

@@ -1,5 +1,6 @@
 // Keeps the heartbeat page: ranks write their slots, a supervisor reads them.
 #include "base/beat.h"
+#include "base/process.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -86,26 +87,19 @@ bool beat_watch_over(void) {
     return setenv(SUPERVISOR_VARIABLE, text, 1) == 0;
 }
 
-// Also false for a process that has ended and that its parent has not waited for, as parents may never.
-static bool is_alive(long pid) {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return errno != ENOENT;
-    ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (size <= 0) return false;
-    text[size] = 0;
-    const char *end = strrchr(text, ')'); // of the name, which may hold anything
-    return !end || (end[1] && end[2] != 'Z' && end[2] != 'X');
+// The number of the process in `text`, which place_here and beat_watch_over have made; 0: it is of another place.
+static pid_t supervisor_here(const char *text) {
+    char place[BEAT_HOST + 64];
+    place_here(place);
+    return strncmp(text, place, strlen(place)) != 0 ? 0 : (pid_t)strtol(text + strlen(place), NULL, 10);
 }
 
+// A process that has ended and that its parent has not waited for, as parents may never, counts as ended.
 bool beat_is_abandoned(void) {
-    char place[BEAT_HOST + 64];
     const char *text = getenv(SUPERVISOR_VARIABLE);
-    place_here(place);
-    if (!text || strncmp(text, place, strlen(place)) != 0) return false;
-    return !is_alive(strtol(text + strlen(place), NULL, 10));
+    pid_t pid = text ? supervisor_here(text) : 0;
+    char state = pid ? process_status(pid, NULL) : PROCESS_UNKNOWN;
+    return !state || state == 'Z' || state == 'X';
 }
 
 // ---- the rank's side ------------------------------------------------------------------------------
@@ -122,9 +116,22 @@ static void publish(BeatWriter *w) {
     atomic_store_explicit(&w->slot->sequence, sequence + 2, memory_order_release);
 }
 
+static const char PAGE_NAME[] = "trireme beats";
+
+// The path is a file of a process by its number. In another place that number is of another process, whose file may be
+// anything: nothing else than such a page is opened.
+static bool leads_to_page(const char *path) {
+    const char *supervisor = getenv(SUPERVISOR_VARIABLE);
+    char target[64] = "";
+    if (supervisor && !supervisor_here(supervisor)) return false;
+    if (readlink(path, target, sizeof target - 1) < 0) return false;
+    return !strncmp(target, "/memfd:", 7) && !strncmp(target + 7, PAGE_NAME, strlen(PAGE_NAME));
+}
+
 static struct BeatHeader *map_page(const char *path, size_t *bytes) {
     struct stat about;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (!leads_to_page(path)) return NULL;
+    int fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return NULL;
     bool fits =
         fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size >= (off_t)sizeof(struct BeatHeader);
@@ -296,7 +303,7 @@ void beat_resume(BeatWriter *w) {
 Status beat_page_open(BeatPage *page, int slots) {
     CHECK(slots > 0 && slots <= BEAT_MAX_SLOTS, "%d slots", slots);
     *page = (BeatPage){.bytes = page_bytes(slots)};
-    page->fd = memfd_create("trireme beats", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    page->fd = memfd_create(PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     // Sealed: nobody can make it smaller under those who have mapped it.
     bool made = page->fd >= 0 && ftruncate(page->fd, (off_t)page->bytes) == 0 &&
                 fcntl(page->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;

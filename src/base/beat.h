@@ -52,8 +52,8 @@ const char *beat_phase_name(int phase);
 // One rank's slot, with what the rank has measured of itself. Functions that take NULL do nothing.
 typedef struct BeatWriter BeatWriter;
 
-// Takes the slot of rank `rank` of `size` on the page of TRIREME_BEATS. NULL where there is no such page: that is no
-// error.
+// Takes the slot of rank `rank` of `size` on the page of TRIREME_BEATS. NULL where there is no such page, or the
+// process that made it is on another machine: that is no error.
 BeatWriter *beat_join(int rank, int size);
 // The rank has ended with `status`, or is about to end the job with it.
 void beat_end(BeatWriter *writer, int status);
