@@ -30,6 +30,7 @@
 #pragma once
 #include "base/launcher.h"
 #include "base/rank.h"
+#include "base/text.h"
 #include "device/reduce.h"
 #include <stdatomic.h>
 
@@ -130,6 +131,10 @@ void comm_all_gather_host(Comm *comm, const void *in, void *out, size_t size);
 // same size.
 void comm_send_host(Comm *comm, const void *bytes, size_t size, int to);
 void comm_recv_host(Comm *comm, void *bytes, size_t size, int from);
+// The same for a text whose length the receiver does not know; what it had before is gone.
+void comm_send_text(Comm *comm, const Text *text, int to);
+void comm_recv_text(Comm *comm, Text *text, int from);
+void comm_broadcast_text(Comm *comm, Text *text, int root);
 // Start such a message and return; comm_done and comm_wait, without a stream, say that it is over. They do not mix
 // with the blocking ones: a long message of files may be under way between them.
 CommRequest *comm_send_host_start(Comm *comm, const void *bytes, size_t size, int to);

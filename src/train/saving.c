@@ -101,15 +101,7 @@ static Status open_first(Saver *saver, const atomic_int *stopped) {
 
 // The first rank of each machine commits there: all need the same text, and room for the records.
 static void share_config(Saver *saver) {
-    size_t size = saver->config.size;
-    comm_broadcast_host(saver->world, &size, sizeof size, 0);
-    char *text = malloc(size + 1);
-    CHECK(text, "no memory for a configuration of %zu bytes", size);
-    memcpy(text, text_string(&saver->config), saver->config.size);
-    comm_broadcast_host(saver->world, text, size, 0);
-    saver->config.size = 0;
-    text_add_bytes(&saver->config, text, size);
-    free(text);
+    comm_broadcast_text(saver->world, &saver->config, 0);
     if (!saver->records) saver->records = calloc((size_t)comm_size(saver->world), sizeof *saver->records);
     CHECK(saver->records, "no memory for the records of %d ranks", comm_size(saver->world));
 }
@@ -248,51 +240,26 @@ static Status give_up(Saver *saver, Status status) {
 }
 
 static void gather_records(Saver *saver) {
-    Comm *world = saver->world;
-    int64_t size = (int64_t)saver->record.size;
     if (saver->rank > 0) {
-        comm_send_host(world, &size, sizeof size, 0);
-        comm_send_host(world, text_string(&saver->record), (size_t)size, 0);
+        comm_send_text(saver->world, &saver->record, 0);
         return;
     }
-    for (int rank = 0; rank < saver->num_ranks; rank++) {
-        Text *record = &saver->records[rank];
-        record->size = 0;
-        if (rank == 0) {
-            text_add_bytes(record, text_string(&saver->record), (size_t)size);
-            continue;
-        }
-        int64_t theirs;
-        comm_recv_host(world, &theirs, sizeof theirs, rank);
-        char *text = malloc((size_t)theirs + 1);
-        CHECK(text, "no memory for the record of rank %d, %" PRId64 " bytes", rank, theirs);
-        comm_recv_host(world, text, (size_t)theirs, rank);
-        text_add_bytes(record, text, (size_t)theirs);
-        free(text);
-    }
+    saver->records[0].size = 0;
+    text_add_bytes(&saver->records[0], saver->record.data, saver->record.size);
+    for (int rank = 1; rank < saver->num_ranks; rank++)
+        comm_recv_text(saver->world, &saver->records[rank], rank);
 }
 
 // In memory the first rank of each machine commits, so each needs the records.
 static void send_records(Saver *saver) {
-    Comm *world = saver->world;
     if (saver->target == TO_DISK || !commits(saver)) return;
     for (int to = 1; to < saver->num_ranks; to++) {
         if (saver->memory.machines[to] != to || (saver->rank && saver->rank != to)) continue;
         for (int rank = 0; rank < saver->num_ranks; rank++) {
-            Text *record = &saver->records[rank];
-            size_t size = record->size;
-            if (saver->rank == 0) {
-                comm_send_host(world, &size, sizeof size, to);
-                comm_send_host(world, text_string(record), size, to);
-                continue;
-            }
-            comm_recv_host(world, &size, sizeof size, 0);
-            char *text = malloc(size + 1);
-            CHECK(text, "no memory for the record of rank %d, %zu bytes", rank, size);
-            comm_recv_host(world, text, size, 0);
-            record->size = 0;
-            text_add_bytes(record, text, size);
-            free(text);
+            if (saver->rank == 0)
+                comm_send_text(saver->world, &saver->records[rank], to);
+            else
+                comm_recv_text(saver->world, &saver->records[rank], 0);
         }
     }
 }
