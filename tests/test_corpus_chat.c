@@ -141,6 +141,9 @@ static void answers_are_found(void) {
     expect_marked(UNMARKED, TALK, false, ALL);
     expect_marked(MARKED, TALK, true, LAST);
     expect_marked(UNMARKED, TALK, true, LAST);
+    // Nothing comes before the first token.
+    expect_marked("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+                  "{\"messages\": [{\"role\": \"assistant\", \"content\": \"xyz\"}]}\n", false, "x[yz]\n");
 }
 
 // ---- what is refused ----------------------------------------------------------------------------------------
@@ -321,6 +324,26 @@ static void packing_keeps_all(void) {
     indexed_dataset_close(masks);
 }
 
+// A conversation goes where it leaves the least room, not to the first sample that has room.
+static void the_fullest_is_taken(void) {
+    static const size_t LENGTHS[] = {50, 70, 30, 48};
+    ChatPacker *packer = calloc(1, sizeof *packer);
+    int32_t zeros[ROOM] = {0};
+    IndexedDataset *set;
+    EXPECT_OK(chat_packer_open(packer, harness_path("fullest"), 1000, ROOM, true));
+    for (int i = 0; i < 4; i++) EXPECT_OK(chat_packer_add(packer, zeros, zeros, LENGTHS[i]));
+    EXPECT_OK(chat_packer_flush(packer));
+    EXPECT_OK(indexed_writer_finish(packer->mask));
+    EXPECT_OK(indexed_writer_finish(packer->tokens));
+    chat_packer_close(packer);
+    free(packer);
+    EXPECT_OK(indexed_dataset_open(&set, harness_path("fullest"), 1000));
+    EXPECT(indexed_dataset_num_documents(set) == 2 && indexed_dataset_length(set, 0) == 70 &&
+               indexed_dataset_length(set, 1) == 30,
+           "70 and 30 are full together");
+    indexed_dataset_close(set);
+}
+
 static void workers_change_nothing(void) {
     Text lines = {0};
     Small small;
@@ -349,6 +372,7 @@ int main(int argc, char **argv) {
                                       {"long_conversations", long_conversations},
                                       {"templates_have_to_suit", templates_have_to_suit},
                                       {"packing_keeps_all", packing_keeps_all},
+                                      {"the_fullest_is_taken", the_fullest_is_taken},
                                       {"workers_change_nothing", workers_change_nothing},
                                       {0}},
                        argc, argv);

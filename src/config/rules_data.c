@@ -233,6 +233,16 @@ bool names_tokenizer_files(const Options *o) {
     return has_data || o->tokenizer_model || o->vocab_file || o->merge_file;
 }
 
+static Status check_conversations(Options *o) {
+    if (!o->sft) return OK;
+    if (o->mock_data)
+        return fail(ERR_CONFIG,
+                    "--sft trains on conversations, which --mock-data does not make: leave one of them out");
+    if (o->eod_mask_loss)
+        return fail(ERR_CONFIG, "--sft has a loss mask of its own: leave --eod-mask-loss out");
+    return OK;
+}
+
 static Status check_end_token(Options *o) {
     if (!names_tokenizer_files(o) && o->eod_mask_loss && !options_have_null_tokenizer(o))
         return fail(ERR_CONFIG, "--eod-mask-loss needs the tokenizer's end token: add --data-path or "
@@ -240,4 +250,4 @@ static Status check_end_token(Options *o) {
     return OK;
 }
 
-Rule *const memory_rules[] = {check_one_tokenizer, check_end_token, NULL};
+Rule *const memory_rules[] = {check_one_tokenizer, check_end_token, check_conversations, NULL};

@@ -58,6 +58,8 @@ int64_t indexed_dataset_num_tokens(const IndexedDataset *dataset);
 // the length of a document or in their tokenizer. 0 for synthetic data.
 uint64_t indexed_dataset_hash(const IndexedDataset *dataset);
 int32_t indexed_dataset_length(const IndexedDataset *dataset, int64_t sequence); // in tokens
+// The first sequence of a document: 0 <= document <= num_documents; of the last one, the number of all sequences.
+int64_t indexed_dataset_document(const IndexedDataset *dataset, int64_t document);
 // Copies tokens [offset, offset + count) of a sequence to out[0], out[stride], and so on. Fails with ERR_DATA,
 // which names sequence and position, for a token outside the vocabulary: another tokenizer made the data.
 Status indexed_dataset_read(const IndexedDataset *dataset, int64_t sequence, int64_t offset, int64_t count,
@@ -107,6 +109,9 @@ typedef struct {
     int seq_length, seed;
     int vocab_size, eod; // as for indexed_dataset_open and, `eod`, indexed_dataset_open_mock
     const char *cache;   // a folder for files with the indices (cache.h); NULL: they are computed in memory
+    // Data sets of conversations, as `trireme prepare-chat` makes them: a document is a sample, which is padded with
+    // `eod`; --split cuts documents, and each epoch is shuffled by itself. PREFIX_loss_mask has to be beside PREFIX.
+    bool conversations;
 } GptSource;
 
 // Opens the datasets as well, and owns them. Members and their order are Megatron-LM's: weights are scaled to a
@@ -165,3 +170,14 @@ void gpt_dataset_skip(GptDataset *set, const Ranges *skipped);
 // Fills tokens [S, B] and labels [S, B]; row s*B + j has sample j's token s and the token that follows it. Either
 // may be NULL for a stage that needs only the other. Allocates nothing.
 Status batch_fill(const GptDataset *set, BatchPlace place, int32_t *tokens, int32_t *labels);
+
+// Of data sets of conversations (GptSource.conversations).
+// Fills mask [S, B]: 1 where the label of batch_fill is trained, else 0. Fails with ERR_DATA and ERR_OS.
+Status batch_fill_mask(const GptDataset *set, BatchPlace place, float *mask);
+// Fills starts [S, B]: the place in the sample, from 0, at which the conversation of each token begins; padding is a
+// conversation of its own. What is before is not to be attended to.
+void batch_fill_starts(const GptDataset *set, BatchPlace place, int32_t *starts);
+// Counts the labels that are trained among samples [consumed, consumed + samples) of the order, those of a step.
+Status batch_trained(const GptDataset *set, int64_t consumed, int64_t samples, double *trained);
+// Returns the most conversations that any sample has; 0 for other data sets.
+int gpt_dataset_most_conversations(const GptDataset *set);

@@ -10,6 +10,7 @@
 typedef struct {
     const IndexedDataset *data;
     IndexedDataset *owned; // the same dataset; NULL: it is borrowed
+    IndexedDataset *mask;  // of conversations: 1 for a token that is trained; else NULL
     GptIndex index;
 } Member;
 
@@ -20,6 +21,8 @@ struct GptDataset {
     BlendOrder order;
     int64_t num_samples; // of a blend; after those of the order it starts again
     Ranges skipped;      // samples that no batch reads
+    bool conversations;  // a document is a sample, padded with `padding`
+    int32_t padding;
 };
 
 // ---- One data set -----------------------------------------------------------------------------------------
@@ -59,6 +62,7 @@ void gpt_dataset_close(GptDataset *set) {
     for (int k = 0; k < set->num_members; k++) {
         gpt_index_close(&set->members[k].index);
         indexed_dataset_close(set->members[k].owned);
+        indexed_dataset_close(set->members[k].mask);
     }
     free(set->members);
     free(set);
@@ -71,18 +75,52 @@ static Status open_range(const GptSource *source, int64_t num_sequences, SplitRa
     return source->split ? split_range(source->split, num_sequences, source->which, range) : OK;
 }
 
+static bool same_shape(const IndexedDataset *a, const IndexedDataset *b) {
+    int64_t sequences = indexed_dataset_num_sequences(a), documents = indexed_dataset_num_documents(a);
+    if (sequences != indexed_dataset_num_sequences(b) || documents != indexed_dataset_num_documents(b))
+        return false;
+    for (int64_t i = 0; i < sequences; i++)
+        if (indexed_dataset_length(a, i) != indexed_dataset_length(b, i)) return false;
+    for (int64_t i = 0; i < documents; i++)
+        if (indexed_dataset_document(a, i) != indexed_dataset_document(b, i)) return false;
+    return true;
+}
+
+// Opens PREFIX_loss_mask, which has a 1 for each token of PREFIX that is trained.
+static Status open_mask(Member *member, const char *prefix) {
+    Text name = {0};
+    text_add(&name, "%s_loss_mask", prefix);
+    Status status = indexed_dataset_open(&member->mask, name.data, 2);
+    if (status == ERR_NO_INPUT)
+        status =
+            fail(status,
+                 "%s is no data set of conversations: there is no %s.idx. `trireme prepare-chat` makes both",
+                 prefix, name.data);
+    if (status == OK && !same_shape(member->data, member->mask))
+        status = fail(ERR_DATA,
+                      "%s.idx has other sequences than %s.idx: they are of different runs of prepare-chat",
+                      name.data, prefix);
+    text_free(&name);
+    return status;
+}
+
 // Opens the data of a member and its indices for so many samples. Without a prefix: the synthetic data.
 static Status open_member(Member *member, const GptSource *source, const char *prefix, int64_t num_samples) {
     TRY(prefix ? indexed_dataset_open(&member->owned, prefix, source->vocab_size)
                : indexed_dataset_open_mock(&member->owned, source->vocab_size, source->eod));
     member->data = member->owned;
+    if (source->conversations) TRY(open_mask(member, prefix));
     GptIndexSpec spec = {.data = member->data,
                          .num_samples = num_samples,
                          .seq_length = source->seq_length,
                          .seed = source->seed,
                          .split = source->which,
-                         .cache = source->cache};
-    TRY(open_range(source, indexed_dataset_num_sequences(member->data), &spec.range));
+                         .cache = source->cache,
+                         .conversations = source->conversations};
+    TRY(open_range(source,
+                   source->conversations ? indexed_dataset_num_documents(member->data)
+                                         : indexed_dataset_num_sequences(member->data),
+                   &spec.range));
     return gpt_index_open(&member->index, &spec);
 }
 
@@ -145,6 +183,8 @@ static Status open_words(GptDataset **set, const GptSource *source, const char *
     int count = blend_parse(source->words, source->num_words, source->named, prefixes, weights);
     if (count < 0) return ERR_CONFIG;
     TRY(make_set(set, count, source->seq_length));
+    (*set)->conversations = source->conversations;
+    (*set)->padding = source->eod < 0 ? 0 : source->eod;
     bool weighted = weights[0] > 0 && (count > 1 || source->split); // Megatron-LM blends a single one, too
     if (count == 1 && !weighted) return open_blended(*set, 0, source, prefixes[0], source->num_samples);
     return weighted ? open_by_weight(*set, source, prefixes, weights, counts)
@@ -195,6 +235,7 @@ typedef struct {
     const Member *member;
     int number; // of the member
     int64_t position, offset, left;
+    int64_t end; // position behind the sample
 } Walk;
 
 // Finds tokens [skip, skip + count) of sample i.
@@ -207,13 +248,15 @@ static Walk walk_sample(const GptDataset *set, int64_t i, int64_t skip, int64_t 
     const GptIndex *index = &set->members[k].index;
     CHECK(own < index->num_samples, "sample %" PRId64 " of the %" PRId64 " of member %d", own,
           index->num_samples, k);
-    SampleStart start = gpt_index_start(index, gpt_index_drawn(index, own));
-    return (Walk){&set->members[k], k, start.position, start.offset + skip, count};
+    int64_t drawn = gpt_index_drawn(index, own);
+    SampleStart start = gpt_index_start(index, drawn);
+    int64_t end = set->conversations ? chat_index_end(index, drawn) : INT64_MAX;
+    return (Walk){&set->members[k], k, start.position, start.offset + skip, count, end};
 }
 
 static bool walk_next(Walk *walk, SamplePiece *piece) {
     const GptIndex *index = &walk->member->index;
-    for (; walk->left > 0; walk->position++) {
+    for (; walk->left > 0 && walk->position < walk->end; walk->position++) {
         CHECK(walk->position < index->num_documents, "a sample walks past %" PRId64 " documents",
               index->num_documents);
         int32_t sequence = index->documents[walk->position];
@@ -232,13 +275,14 @@ static bool walk_next(Walk *walk, SamplePiece *piece) {
     return false;
 }
 
-// Copies tokens [skip, skip + count) of a sample to out[0], out[stride], and so on.
+// Copies tokens [skip, skip + count) of a sample to out[0], out[stride], and so on. A shorter sample is padded.
 static Status gather(const GptDataset *set, int64_t sample, int64_t skip, int64_t count, int32_t *out,
                      size_t stride) {
     Walk walk = walk_sample(set, sample, skip, count);
     SamplePiece piece;
     for (; walk_next(&walk, &piece); out += (size_t)piece.count * stride)
         TRY(indexed_dataset_read(walk.member->data, piece.sequence, piece.offset, piece.count, out, stride));
+    for (int64_t i = 0; i < walk.left; i++) out[(size_t)i * stride] = set->padding;
     return OK;
 }
 
@@ -274,4 +318,69 @@ Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t 
         if (labels) TRY(gather(set, sample, 1, set->seq_length, labels + j, stride));
     }
     return OK;
+}
+
+// ---- Conversations ----------------------------------------------------------------------------------------
+
+// Sets out[0], out[stride], ... to 1 where the label of sample's token s is trained, else to 0. The first token of a
+// conversation never is: what is before it belongs to another.
+static Status gather_mask(const GptDataset *set, int64_t sample, float *out, size_t stride) {
+    Walk walk = walk_sample(set, sample, 1, set->seq_length);
+    SamplePiece piece;
+    int32_t *values = malloc((size_t)set->seq_length * sizeof *values);
+    if (!values) return fail(ERR_OS, "no memory for a loss mask");
+    Status status = OK;
+    while (status == OK && walk_next(&walk, &piece)) {
+        status =
+            indexed_dataset_read(walk.member->mask, piece.sequence, piece.offset, piece.count, values, 1);
+        for (int64_t i = 0; i < piece.count && status == OK; i++, out += stride)
+            *out = piece.offset + i > 0 && values[i] ? 1.0F : 0.0F;
+    }
+    for (int64_t i = 0; i < walk.left; i++) out[(size_t)i * stride] = 0;
+    free(values);
+    return status;
+}
+
+Status batch_fill_mask(const GptDataset *set, BatchPlace p, float *mask) {
+    int64_t first = p.consumed + ((int64_t)p.microbatch * p.leaves + p.leaf) * p.micro_batch;
+    CHECK(set->conversations, "a loss mask of a set that has none");
+    for (int j = 0; j < p.micro_batch; j++)
+        TRY(gather_mask(set, sample_at(set, first + j), mask + j, (size_t)p.micro_batch));
+    return OK;
+}
+
+void batch_fill_starts(const GptDataset *set, BatchPlace p, int32_t *starts) {
+    int64_t first = p.consumed + ((int64_t)p.microbatch * p.leaves + p.leaf) * p.micro_batch;
+    for (int j = 0; j < p.micro_batch; j++) {
+        Walk walk = walk_sample(set, sample_at(set, first + j), 0, set->seq_length);
+        int32_t *out = starts + j, at = 0, begin = 0;
+        for (SamplePiece piece; walk_next(&walk, &piece); begin = at)
+            for (int64_t i = 0; i < piece.count; i++) out[(size_t)at++ * (size_t)p.micro_batch] = begin;
+        while (at < set->seq_length) out[(size_t)at++ * (size_t)p.micro_batch] = begin;
+    }
+}
+
+Status batch_trained(const GptDataset *set, int64_t consumed, int64_t samples, double *trained) {
+    float *mask = malloc((size_t)set->seq_length * sizeof *mask);
+    if (!mask) return fail(ERR_OS, "no memory for a loss mask");
+    Status status = OK;
+    *trained = 0;
+    for (int64_t i = 0; i < samples && status == OK; i++) {
+        status = gather_mask(set, sample_at(set, consumed + i), mask, 1);
+        for (int s = 0; s < set->seq_length && status == OK; s++) *trained += (double)mask[s];
+    }
+    free(mask);
+    return status;
+}
+
+int gpt_dataset_most_conversations(const GptDataset *set) {
+    int most = 0;
+    for (int k = 0; k < set->num_members && set->conversations; k++) {
+        const GptIndex *index = &set->members[k].index;
+        for (int64_t i = 0; i + 1 < index->arrays.items[1].rows; i++) {
+            int64_t count = chat_index_end(index, i) - gpt_index_start(index, i).position;
+            if (count > most) most = (int)count;
+        }
+    }
+    return most;
 }

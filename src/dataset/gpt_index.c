@@ -218,6 +218,7 @@ Status gpt_index_open(GptIndex *index, const GptIndexSpec *spec) {
     CHECK(spec->num_samples >= 0 && spec->seq_length > 0 && spec->seed >= 0,
           "%" PRId64 " samples, length %d, seed %d", spec->num_samples, spec->seq_length, spec->seed);
     *index = (GptIndex){0};
+    if (spec->conversations) return chat_index_open(index, spec);
     Plan plan;
     TRY(make_plan(&plan, spec));
     describe(index, &plan, spec);

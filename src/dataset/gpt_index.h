@@ -23,13 +23,19 @@ typedef struct {
     SplitRange range;
     int64_t num_samples;
     int seq_length, seed;
-    Split split;       // for the names of files
-    const char *cache; // the folder of the files, or NULL
-    bool wide;         // use 64 bits per number also where 32 are enough
+    Split split;        // for the names of files
+    const char *cache;  // the folder of the files, or NULL
+    bool wide;          // use 64 bits per number also where 32 are enough
+    bool conversations; // a document is a sample (chat_index.c); the range is one of documents
 } GptIndexSpec;
 
 // Fails as gpt_dataset_open does.
 Status gpt_index_open(GptIndex *index, const GptIndexSpec *spec);
+// The index of a set whose documents are samples: `documents` are all sequences of the range in their order, sample i
+// is the sequences from the i-th start up to the next one, and the samples are drawn in another order in each epoch.
+Status chat_index_open(GptIndex *index, const GptIndexSpec *spec);
+// The sequences of sample `sample` of such a set: positions [its start's, the returned one).
+int64_t chat_index_end(const GptIndex *index, int64_t sample);
 void gpt_index_close(GptIndex *index);
 SampleStart gpt_index_start(const GptIndex *index, int64_t sample); // 0 <= sample <= num_samples
 int64_t gpt_index_drawn(const GptIndex *index, int64_t i);          // the sample that is drawn i-th

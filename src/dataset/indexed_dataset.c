@@ -215,6 +215,10 @@ int64_t indexed_dataset_num_sequences(const IndexedDataset *dataset) { return da
 
 int64_t indexed_dataset_num_documents(const IndexedDataset *dataset) { return dataset->num_documents; }
 
+int64_t indexed_dataset_document(const IndexedDataset *dataset, int64_t document) {
+    return dataset->mock_lengths ? document : i64_at(dataset->documents, document);
+}
+
 int64_t indexed_dataset_num_tokens(const IndexedDataset *dataset) { return dataset->num_tokens; }
 
 uint64_t indexed_dataset_hash(const IndexedDataset *d) {

@@ -17,8 +17,8 @@ typedef struct JinjaTemplate JinjaTemplate;
 enum {
     JINJA_MAX_SOURCE_BYTES = 1 << 20,
     JINJA_MAX_DEPTH = 100,     // of expressions and statements within each other, and of macros that run
-    JINJA_MAX_STEPS = 1 << 19, // values and statements that one rendering computes, and 64 bytes searched
-    JINJA_MAX_MEMORY_BYTES = 64 << 20, // of the values of one rendering
+    JINJA_MAX_STEPS = 1 << 18, // values and statements that one rendering computes, and 64 bytes searched
+    JINJA_MAX_MEMORY_BYTES = 32 << 20, // of the values of one rendering
     JINJA_MAX_OUTPUT_BYTES = 8 << 20,
 };
 

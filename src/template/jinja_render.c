@@ -20,7 +20,7 @@ Status jinja_fail(const Render *r, const char *fmt, ...) {
 
 Status jinja_take(Render *r, size_t bytes, void *address) {
     if (bytes > JINJA_MAX_MEMORY_BYTES || r->pool.used > JINJA_MAX_MEMORY_BYTES - bytes)
-        return jinja_fail(r, "the template takes more than 64 MiB for its values");
+        return jinja_fail(r, "the template takes more than 32 MiB for its values");
     void *block = jinja_pool_take(&r->pool, bytes);
     memcpy(address, &block, sizeof block);
     return OK;
@@ -31,7 +31,7 @@ Status jinja_work(Render *r, size_t bytes) {
     r->steps += 1 + (int64_t)(bytes / BYTES_A_STEP);
     return r->steps <= JINJA_MAX_STEPS
                ? OK
-               : jinja_fail(r, "the template takes more than half a million steps: does it end?");
+               : jinja_fail(r, "the template takes more than 262144 steps: does it end?");
 }
 
 Status jinja_step(Render *r) { return jinja_work(r, 0); }

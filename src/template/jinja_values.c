@@ -240,9 +240,9 @@ static Status add_value(Render *r, const Value *value, int depth, Text *out);
 
 static Status add_items(Render *r, const Value *list, int depth, Text *out) {
     bool tuple = list->type == JINJA_TUPLE;
-    text_add(out, tuple ? "(" : "[");
+    text_add_bytes(out, tuple ? "(" : "[", 1);
     for (size_t i = 0; i < list->size; i++) {
-        if (i) text_add(out, ", ");
+        if (i) text_add_bytes(out, ", ", 2);
         TRY(add_value(r, &list->items[i], depth + 1, out));
     }
     text_add(out, "%s", tuple ? list->size == 1 ? ",)" : ")" : "]");
@@ -250,14 +250,14 @@ static Status add_items(Render *r, const Value *list, int depth, Text *out) {
 }
 
 static Status add_pairs(Render *r, const Value *dict, int depth, Text *out) {
-    text_add(out, "{");
+    text_add_bytes(out, "{", 1);
     for (size_t i = 0; i < dict->size; i++) {
-        if (i) text_add(out, ", ");
+        if (i) text_add_bytes(out, ", ", 2);
         TRY(add_value(r, &dict->pairs[i].key, depth + 1, out));
-        text_add(out, ": ");
+        text_add_bytes(out, ": ", 2);
         TRY(add_value(r, &dict->pairs[i].value, depth + 1, out));
     }
-    text_add(out, "}");
+    text_add_bytes(out, "}", 1);
     return OK;
 }
 

@@ -14,6 +14,7 @@ typedef struct {
     GptDataset *valid; // NULL there, too, and when there is nothing to evaluate
     int vocabulary, eod;
     bool tokens, labels, masked;                 // this rank reads tokens, labels and masks
+    bool conversations;                          // the data have a loss mask of their own
     int micro_batch, sequence, num_microbatches; // num_microbatches: of the largest batch
     Leaves leaves;
     // A row for each microbatch, with --audit-interval as many again.

@@ -41,7 +41,10 @@ typedef struct {
     int ranks_per_gpu;      // see RuntimeSpec
     const char *algorithms; // see RuntimeSpec; borrowed
     bool masked;            // batches have a loss mask
-    bool audits;            // some steps are audited
+    // The loss of a step is the mean over all labels that count (Batch.trained), not the mean over microbatches and
+    // data ranks of each microbatch's mean.
+    bool mean_of_trained;
+    bool audits; // some steps are audited
 } EngineSpec;
 
 // The memory of one rank in bytes. It is measured by running the trainer's own step on the null device; the arenas
@@ -100,6 +103,8 @@ typedef struct {
     const int32_t *tokens; // [m, S*B], row s*B + b; for the first stage
     const int32_t *labels; // [m, S*B]; for the last stage
     const float *mask;     // [m, S*B] of 0 and 1, or NULL; for the last stage
+    double
+        trained; // with mean_of_trained: labels that count in the whole step, of all ranks; for the last stage
 } Batch;
 
 typedef struct {

@@ -187,6 +187,14 @@ static Status look_at(const char *prefix, void *self) {
     return OK;
 }
 
+static Status look_at_mask(const char *prefix, void *self) {
+    Text mask = {0};
+    text_add(&mask, "%s_loss_mask", prefix);
+    Status status = look_at(mask.data, self);
+    text_free(&mask);
+    return status == ERR_NO_INPUT ? OK : status; // opening the data says what is missing
+}
+
 static Status look_at_split(const Options *o, Split which, Text *found) {
     DataWords words;
     TRY(find_words(o, which, &words));
@@ -194,7 +202,8 @@ static Status look_at_split(const Options *o, Split which, Text *found) {
     for (int i = 0; i < words.count; i++) text_add(found, "%s%s", i ? " " : "", words.words[i]);
     text_add(found, "\n");
     free_words(&words);
-    return visit_prefixes(o, which, look_at, found);
+    TRY(visit_prefixes(o, which, look_at, found));
+    return o->sft ? visit_prefixes(o, which, look_at_mask, found) : OK;
 }
 
 static Status look(Batches *b, const Options *o, Text *found) {
@@ -231,7 +240,8 @@ static Status open_split(const Batches *b, const Options *o, Split which, int64_
                         .seed = (int)o->seed,
                         .vocab_size = b->vocabulary,
                         .eod = b->eod,
-                        .cache = o->data_cache_path};
+                        .cache = o->data_cache_path,
+                        .conversations = o->sft};
     Status status = gpt_dataset_open_source(set, &source);
     free_words(&words);
     return status;
@@ -244,16 +254,31 @@ static Status open_validation(Batches *b, const Options *o) {
     return status == ERR_CONFIG && options_origin(o, "split") == FROM_DEFAULT ? OK : status;
 }
 
+// Attention does not end at the start of a conversation, so that a sample may have one alone.
+static Status check_packing(const Batches *b) {
+    int most = b->train ? gpt_dataset_most_conversations(b->train) : 0;
+    if (b->valid && gpt_dataset_most_conversations(b->valid) > most)
+        most = gpt_dataset_most_conversations(b->valid);
+    if (most <= 1) return OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "the data set has samples of up to %d conversations, which would attend to each other: make it by `trireme "
+        "prepare-chat --no-pack`",
+        most);
+}
+
 Status batches_open(Batches *b, const Options *o, const Topology *topology) {
     b->tokens = topology_is_first(topology);
     b->labels = topology_is_last(topology);
     b->masked = o->eod_mask_loss;
+    b->conversations = o->sft;
     b->micro_batch = o->micro_batch_size;
     b->sequence = o->seq_length;
     b->leaves = leaves_of(topology, o->shape.virtual_data);
     if (!b->tokens && !b->labels) return OK;
     TRY(open_split(b, o, SPLIT_TRAIN, o->shape.train_samples, &b->train));
     TRY(open_validation(b, o));
+    TRY(check_packing(b));
     b->num_microbatches = o->shape.num_microbatches;
     size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
     if (o->audit_interval > 0) count *= 2; // the second half is for batches_load_audited
@@ -309,7 +334,7 @@ static Status read_row(Batches *b, const GptDataset *set, BatchPlace place, int 
                    b->labels ? b->label_buffer + at : NULL));
     for (size_t i = at; i < at + count && b->masked; i++)
         b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
-    return OK;
+    return b->conversations && b->labels ? batch_fill_mask(set, place, b->mask_buffer + at) : OK;
 }
 
 // The rows of the buffers from `row` on.
@@ -320,7 +345,15 @@ static Batch batch_at(const Batches *b, int row, int num_microbatches, int64_t c
                    .consumed = consumed,
                    .tokens = b->token_buffer + at,
                    .labels = b->label_buffer + at,
-                   .mask = b->masked ? b->mask_buffer + at : NULL};
+                   .mask = b->masked || b->conversations ? b->mask_buffer + at : NULL};
+}
+
+// Counts the labels of the whole step, which every rank of the last stage can read: so no message is needed.
+static Status count_trained(const Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches,
+                            Batch *batch) {
+    int64_t samples = (int64_t)num_microbatches * b->micro_batch * (b->leaves.total / b->leaves.count);
+    if (!b->conversations || !b->labels) return OK;
+    return batch_trained(set, consumed, samples, &batch->trained);
 }
 
 Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches, Batch *batch) {
@@ -330,6 +363,7 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
     int64_t starts =
         gpt_dataset_num_samples(set) - (int64_t)num_microbatches * b->micro_batch * data_ranks + 1;
     if (set == b->valid && starts > 0) consumed %= starts;
+    TRY(count_trained(b, set, consumed, num_microbatches, batch));
     for (int k = 0; k < num_microbatches; k++) {
         LeafPlace leaf = leaves_place(&b->leaves, num_microbatches, k);
         BatchPlace place = {consumed, b->micro_batch, b->leaves.total, b->leaves.first + leaf.leaf,
@@ -342,6 +376,7 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
 Status batches_load_audited(Batches *b, int64_t consumed, AuditPart part, int data_rank, Batch *batch) {
     int first = b->num_microbatches;
     *batch = batch_at(b, first, part.computed, consumed);
+    if (b->train) TRY(count_trained(b, b->train, consumed, part.microbatches, batch));
     for (int k = 0; k < part.computed && b->train; k++) {
         int leaf = data_rank * b->leaves.count + part.leaf;
         BatchPlace place = {consumed, b->micro_batch, b->leaves.total, leaf, k % part.count};

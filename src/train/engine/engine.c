@@ -168,6 +168,15 @@ static double counted_tokens(const Engine *e, const Batch *batch, int microbatch
     return count > 0 ? count : 1;
 }
 
+static double trained_labels(const Batch *batch) { return batch->trained > 0 ? batch->trained : 1; }
+
+// What the sum of a microbatch's losses is divided by, for its part in the loss of the step.
+static double loss_divisor(const Engine *e, const Batch *batch, int microbatch, int num_microbatches) {
+    if (e->spec.mean_of_trained) return trained_labels(batch);
+    return counted_tokens(e, batch, microbatch) * num_microbatches *
+           context_ranks(&e->runtime.context, ROLE_DATA);
+}
+
 static Tensor row_or_absent(Tensor all, int row) { return all.data ? tensor_rows(all, row, 1) : (Tensor){0}; }
 
 // Uses the schedule for m microbatches. The schedule of a smaller batch is kept until another one replaces it.
@@ -203,13 +212,13 @@ void engine_upload(Engine *e, const Batch *batch) {
 }
 
 void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *at) {
-    int b = e->spec.mode.microbatch, d = context_ranks(&e->runtime.context, ROLE_DATA);
+    int b = e->spec.mode.microbatch;
     e->microbatches[k] = (Microbatch){
         .tokens = row_or_absent(e->tokens, k),
         .labels = row_or_absent(e->labels, k),
         .mask = row_or_absent(e->mask, k),
         .loss = row_or_absent(e->losses, k),
-        .loss_scale = (float)(at->loss_scale / (counted_tokens(e, batch, k) * at->microbatches * d)),
+        .loss_scale = (float)(at->loss_scale / loss_divisor(e, batch, k, at->microbatches)),
         .first_sample = batch->consumed + leaves_first_sample(at->leaves, at->place, b),
         .samples = b,
         .place = at->place,
@@ -227,7 +236,8 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
     }
 }
 
-// The sum of each microbatch's mean loss of leaves [first, first + count) of this rank, added as their gradients are.
+// The sum of each microbatch's mean loss, or its part in the mean of trained labels, of leaves [first, first + count)
+// of this rank, added as their gradients are.
 static double loss_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
     if (count > 1)
         return loss_of_leaves(e, batch, first, count / 2) +
@@ -238,13 +248,13 @@ static double loss_of_leaves(const Engine *e, const Batch *batch, int first, int
     for (int k = first * each; k < (first + 1) * each; k++) {
         double one = 0;
         for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
-        sum += one / counted_tokens(e, batch, k);
+        sum += one / (e->spec.mean_of_trained ? trained_labels(batch) : counted_tokens(e, batch, k));
     }
     return sum;
 }
 
-// The mean over microbatches and data ranks of each microbatch's mean loss. The last stage computes it and sends it to
-// all ranks.
+// The mean over microbatches and data ranks of each microbatch's mean loss, or the mean of all trained labels. The last
+// stage computes it and sends it to all ranks.
 static double mean_loss(Engine *e, const Batch *batch) {
     const Context *c = &e->runtime.context;
     int m = batch->num_microbatches;
@@ -256,7 +266,7 @@ static double mean_loss(Engine *e, const Batch *batch) {
         comm_all_reduce_host(context_group(c, ROLE_DATA), &sum, 1, e->leaves.tree ? REDUCE_TREE : REDUCE_SUM);
     }
     comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sum, sizeof sum, c->groups.topology.ends[1]);
-    return sum / (m * context_ranks(c, ROLE_DATA));
+    return e->spec.mean_of_trained ? sum : sum / (m * context_ranks(c, ROLE_DATA));
 }
 
 static DeviceMark phase_start(const Engine *e) {

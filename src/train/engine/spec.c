@@ -195,7 +195,8 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .threads = threads,
         .ranks_per_gpu = options_ranks_per_gpu(o),
         .algorithms = o->product_algorithms,
-        .masked = o->eod_mask_loss,
+        .masked = o->eod_mask_loss || o->sft,
+        .mean_of_trained = o->sft,
         .audits = o->audit_interval > 0,
     };
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
