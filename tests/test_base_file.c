@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 // The same bytes in pieces of any size give the same file, around and beyond the buffer's size.
@@ -263,6 +264,25 @@ static void only_regular_files_are_opened(void) {
     close(fd);
 }
 
+// What a killed process has left goes with the next write; what belongs to others stays.
+static void leftovers_are_removed(void) {
+    char others[3][4096], path[4096];
+    snprintf(path, sizeof path, "%s", harness_path("state.json"));
+    pid_t dead = fork();
+    if (!dead) _exit(0);
+    waitpid(dead, NULL, 0);
+    snprintf(others[0], sizeof others[0], "%s.tmp.%d", path, (int)dead);
+    snprintf(others[1], sizeof others[1], "%s.tmp.%d", path, (int)getppid());
+    snprintf(others[2], sizeof others[2], "%s.tmp.%dx", path, (int)dead);
+    for (int i = 0; i < 3; i++) {
+        FILE *file = fopen(others[i], "w");
+        EXPECT(file && !fclose(file), "%s", others[i]);
+    }
+    EXPECT_OK(file_write(path, "whole", 5));
+    EXPECT(!file_exists(others[0]), "%s is left", others[0]);
+    for (int i = 1; i < 3; i++) EXPECT(file_exists(others[i]) && !unlink(others[i]), "%s is gone", others[i]);
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"pieces_make_no_difference", pieces_make_no_difference},
@@ -277,6 +297,7 @@ int main(int argc, char **argv) {
                        {"lists_are_sorted_and_whole", lists_are_sorted_and_whole},
                        {"room_is_what_the_file_system_has", room_is_what_the_file_system_has},
                        {"reads_are_exact", reads_are_exact},
+                       {"leftovers_are_removed", leftovers_are_removed},
                        {"only_regular_files_are_opened", only_regular_files_are_opened},
                        {0}},
         argc, argv);

@@ -2,6 +2,8 @@
 #include "base/file.h"
 #include "base/calls.h"
 #include "base/file_sums.h"
+#include "base/process.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -203,6 +205,26 @@ Status file_read(const char *path, size_t max_bytes, char **data, size_t *size) 
     return status;
 }
 
+// A process that was killed has left "PATH.tmp.PID".
+static void remove_leftovers(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t length = strlen(name);
+    char other[4096];
+    DIR *folder = NULL;
+    if (!slash)
+        folder = opendir(".");
+    else if (snprintf(other, sizeof other, "%.*s", (int)(slash - path) + 1, path) < (int)sizeof other)
+        folder = opendir(other);
+    for (const struct dirent *e; folder && (e = readdir(folder));) {
+        const char *pid = e->d_name + length + strlen(".tmp.");
+        if (strncmp(e->d_name, name, length) != 0 || strncmp(e->d_name + length, ".tmp.", 5) != 0) continue;
+        if (!*pid || pid[strspn(pid, "0123456789")] || process_status(atoi(pid), NULL)) continue;
+        if (snprintf(other, sizeof other, "%.*s%s", (int)(name - path), path, e->d_name) < (int)sizeof other)
+            call_unlink(other);
+    }
+    if (folder) closedir(folder);
+}
+
 Status file_write(const char *path, const void *data, size_t size) {
     char temporary[4096];
     struct stat st;
@@ -212,6 +234,7 @@ Status file_write(const char *path, const void *data, size_t size) {
         return fail(ERR_CREATE, "%s: the name is too long", path);
     FILE *file = fopen(temporary, "wb");
     if (!file) return fail(create_status(), "%s: cannot create: %s", path, strerror(errno));
+    remove_leftovers(path);
     bool written = fwrite(data, 1, size, file) == size;
     written = fclose(file) == 0 && written;
     if (written && call_rename(temporary, path) == 0) return OK;

@@ -56,8 +56,8 @@ Status folder_list(const char *path, char ***names, int *count);
 // Reads a whole regular file (at most `max_bytes`) into a NUL-terminated buffer that the caller frees.
 // Fails with a message naming the file: missing, a folder, too large, unreadable.
 Status file_read(const char *path, size_t max_bytes, char **data, size_t *size);
-// Writes a file under a temporary name and renames it, so that the file is whole or absent. Fails when `path` is a
-// folder, a device or a pipe.
+// Writes a file under a temporary name, PATH.tmp.PID, and renames it, so that the file is whole or absent. What killed
+// processes of this machine have left under such names is removed. Fails when `path` is a folder, a device or a pipe.
 Status file_write(const char *path, const void *data, size_t size);
 bool file_exists(const char *path);
 
