@@ -125,7 +125,8 @@ inject() {
         pause "$moment"
         kill -CONT "$drawn" 2>/dev/null
     elif ((kind < 45)); then
-        one_of TERM USR1 INT
+        # A child that dies of INT before it can catch it ends a loop of bash, too.
+        if ((${#ranks_there[@]})); then one_of TERM USR1 INT; else one_of TERM USR1; fi
         kill "-$drawn" "$pid" 2>/dev/null && count "signal that asks to stop"
     elif ((kind < 52)) && [[ $save == */small/* ]]; then
         fill_disk && count "full disk"

@@ -1,4 +1,5 @@
 // Starts processes and ends them, with everything that they have started.
+#include "base/process.h"
 #include "supervise/supervise.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -36,34 +37,12 @@ pid_t child_start(char **argv) {
     return pid > 0 ? pid : 0;
 }
 
-// The state and the parent, from /proc/PID/stat: the name before them is in parentheses and may hold anything.
-static char read_stat(pid_t pid, pid_t *parent) {
-    char path[64], text[512], state = 0;
-    int number = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (size <= 0) return 0;
-    text[size] = 0;
-    const char *end = strrchr(text, ')');
-    if (!end || sscanf(end + 1, " %c %d", &state, &number) != 2) return 0;
-    *parent = number;
-    return state;
-}
-
-char process_state(pid_t pid) {
-    pid_t parent;
-    return read_stat(pid, &parent);
-}
-
 bool is_below(pid_t pid, pid_t ancestor) {
     enum { MOST_LEVELS = 64 };
     for (int i = 0; i < MOST_LEVELS && pid > 1; i++) {
         pid_t parent;
         if (pid == ancestor) return i > 0;
-        if (!read_stat(pid, &parent)) return false;
+        if (!process_status(pid, &parent)) return false;
         pid = parent;
     }
     return false;
@@ -96,7 +75,7 @@ static bool look_for_stopped(void *self, pid_t child) {
 
 pid_t find_stopped(pid_t pid) {
     pid_t found = 0;
-    if (process_state(pid) == 'T') return pid;
+    if (process_status(pid, NULL) == 'T') return pid;
     visit_children(pid, look_for_stopped, &found);
     return found;
 }

@@ -168,7 +168,6 @@ Status first_load_can_be_left(const FirstLoad *first, const RunCommand *command)
 // Starts the command in a process group of its own, which ends with this process; 0: it cannot be started.
 pid_t child_start(char **argv);
 bool is_below(pid_t pid, pid_t ancestor); // one process descends from the other
-char process_state(pid_t pid);            // 'R', 'S', 'D', 'T', 'Z'; 0: there is none
 pid_t find_stopped(pid_t pid);            // this process, or one below it, that a signal has stopped; 0: none
 void kill_strays(void);                   // all children that are left, and theirs
 

@@ -1,5 +1,6 @@
 // Looks at the ranks of a run: what each does, whether it makes progress, and how long it may take.
 #include "base/cores.h"
+#include "base/process.h"
 #include "supervise/supervise.h"
 #include <errno.h>
 #include <math.h>
@@ -28,7 +29,7 @@ void view_look(RankView *view, const BeatPage *page, int slot, double tick_s) {
 }
 
 void view_process(RankView *view) {
-    char state = view->joined && !view->gone ? process_state(view->beat.pid) : 'S';
+    char state = view->joined && !view->gone ? process_status(view->beat.pid, NULL) : 'S';
     view->stopped = state == 'T';
     view->on_disk = state == 'D';
 }
