@@ -266,7 +266,7 @@ static void only_regular_files_are_opened(void) {
 
 // What a killed process has left goes with the next write; what belongs to others stays.
 static void leftovers_are_removed(void) {
-    char others[3][4096], path[4096];
+    char others[3][4096], path[3000];
     snprintf(path, sizeof path, "%s", harness_path("state.json"));
     pid_t dead = fork();
     if (!dead) _exit(0);

@@ -17,13 +17,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TICK_S        0.02
-#define JOIN_S        300.0 // until the first rank says what it does
-#define BY_ITSELF_S   0.3   // a launcher whose ranks were killed has so long to end by itself; mpirun often takes seconds
-#define LAUNCHER_S    2.0   // and so long after TERM
-#define AFTER_ERROR_S 5.0   // the other ranks have so long after one has ended with an error
-#define STOPPED_S     6.0   // a process that is no rank yet, or no more, may be stopped for so long
-#define LEAVE_S       60.0  // a process has so long after all of its ranks have left
+#define TICK_S 0.02
+#define JOIN_S 300.0 // until the first rank says what it does
+#define BY_ITSELF_S                                                                                          \
+    0.3 // a launcher whose ranks were killed has so long to end by itself; mpirun often takes seconds
+#define LAUNCHER_S    2.0  // and so long after TERM
+#define AFTER_ERROR_S 5.0  // the other ranks have so long after one has ended with an error
+#define STOPPED_S     6.0  // a process that is no rank yet, or no more, may be stopped for so long
+#define LEAVE_S       60.0 // a process has so long after all of its ranks have left
 #define FULL_BYTES    (1 << 20)
 
 // ---- signals --------------------------------------------------------------------------------------
