@@ -346,6 +346,8 @@ if check "--save-interval auto tries again half an interval after a save that fa
     LD_PRELOAD=$faults TRIREME_FAULT=rename@retried/.tmp-step:1:EIO train retried "${no_evaluation[@]}" \
         --train-iters 300 --save retried --save-interval auto --ledger often.jsonl
     says retried "WARNING: iteration [0-9]* was not saved, training goes on"
+    [[ $(grep -c '"event": "save"' often.jsonl) == $(grep -c "successfully saved" retried.log) ]] ||
+        complain "the ledger has other saves: $(grep '"save"' often.jsonl)"
     sed -n 's/^saving every \([0-9]*\) it.*/every \1/p; s/^saving checkpoint at iteration *\([0-9]*\) .*/save \1/p' \
         retried.log >retried.lines
     awk '/every/ && $2 > most { most = $2 } /save/ && ++saves == 2 { exit bad = $2 - last > most / 2 + 1 } /save/ { last = $2 }

@@ -152,6 +152,14 @@ static RunState state_of(const TrainingRun *run) {
     return state;
 }
 
+// A save that has begun at `start` has a line in the ledger, unless it has failed by now.
+static void record_save(TrainingRun *run, double start, bool failed, const char *to) {
+    if (failed)
+        spans_saving(&run->spans, clock_s() - start);
+    else
+        spans_save(&run->spans, run->control.iteration, clock_s() - start, to);
+}
+
 // Replicas that differ are never saved.
 static Status save(TrainingRun *run, bool last) {
     int64_t iteration = run->control.iteration;
@@ -167,9 +175,10 @@ static Status save(TrainingRun *run, bool last) {
     double start = clock_s();
     Status status = saver_start(&run->saver, run->engine, &state, last);
     trace_span("checkpoint", start, iteration);
-    if (status == OK) spans_save(&run->spans, iteration, clock_s() - start, "disk");
+    bool failed = status != OK || run->saver.failures > failures;
+    record_save(run, start, failed, "disk");
     save_plan_saved(&run->save_plan, iteration, clock_s() - start);
-    if (run->saver.failures > failures) save_plan_failed(&run->save_plan);
+    if (failed) save_plan_failed(&run->save_plan);
     run_file_saved(run->file, iteration, run->saver.last);
     return status;
 }
@@ -178,11 +187,12 @@ static Status save_in_memory(TrainingRun *run) {
     if (!saver_is_needed(&run->saver, TO_MEMORY, run->control.iteration)) return OK;
     TRY(compare_replicas(run));
     RunState state = state_of(run);
+    int failures = run->saver.failures_in_memory;
     spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start_in_memory(&run->saver, run->engine, &state);
     trace_span("checkpoint in memory", start, state.iteration);
-    if (status == OK) spans_save(&run->spans, state.iteration, clock_s() - start, "memory");
+    record_save(run, start, status != OK || run->saver.failures_in_memory > failures, "memory");
     return status;
 }
 
