@@ -44,6 +44,12 @@ void run_make_llama(EngineSpec *spec) {
     s->ffn = 96;
 }
 
+void run_limit_attention(EngineSpec *spec) {
+    ModelShape *s = &spec->shape;
+    s->window = 5, s->window_period = 3, s->window_layers = 5; // layers 0, 2, 3, 5, 6
+    s->softmax = SOFTMAX_SINKS, s->softmax_scale = 0.5, s->softmax_cap = 1.5;
+}
+
 int32_t run_token(int64_t sample, int64_t position, int vocabulary) {
     uint32_t word = rng_word(rng_key(1234, "tokens", 0), (uint64_t)sample, (uint64_t)position);
     return (int32_t)(word % (uint32_t)vocabulary);
@@ -55,30 +61,47 @@ static float run_mask(int64_t sample, int64_t position) {
     return position == 0 || word % 4 ? 1 : 0;
 }
 
+// The first position of the document of a token: a document ends with every token that five divides.
+static int64_t document_of(int64_t sample, int64_t position, int vocabulary) {
+    while (position > 0 && run_token(sample, position - 1, vocabulary) % 5) position--;
+    return position;
+}
+
 Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed, int num_microbatches) {
     const ModelShape *s = &spec->shape;
     int64_t m = num_microbatches, b = spec->mode.microbatch, tokens_each = (int64_t)s->sequence * b;
     int32_t *tokens = malloc((size_t)(m * tokens_each) * sizeof *tokens);
     int32_t *labels = malloc((size_t)(m * tokens_each) * sizeof *labels);
     float *mask = spec->masked ? malloc((size_t)(m * tokens_each) * sizeof *mask) : NULL;
+    int32_t *first_keys = malloc((size_t)(m * tokens_each) * sizeof *first_keys);
+    int32_t *positions = malloc((size_t)(m * tokens_each) * sizeof *positions);
     Leaves leaves = leaves_of(&context->groups.topology, spec->virtual_data);
-    CHECK(tokens && labels && !(spec->masked && !mask), "no memory for a batch");
+    CHECK(tokens && labels && first_keys && positions && !(spec->masked && !mask), "no memory for a batch");
     for (int64_t i = 0; i < m * tokens_each; i++) {
         int64_t k = i / tokens_each, position = i % tokens_each / b, column = i % b;
         LeafPlace place = leaves_place(&leaves, num_microbatches, (int)k);
         int64_t sample = consumed + leaves_first_sample(&leaves, place, (int)b) + column;
         tokens[i] = run_token(sample, position, s->vocabulary);
         labels[i] = run_token(sample, position + 1, s->vocabulary);
-        if (mask) mask[i] = run_mask(sample, position);
+        if (mask) mask[i] = spec->first_keys ? (float)(tokens[i] % 5 != 0) : run_mask(sample, position);
+        first_keys[i] = (int32_t)document_of(sample, position, s->vocabulary);
+        positions[i] = (int32_t)position - first_keys[i];
     }
-    return (Batch){
-        .num_microbatches = (int)m, .consumed = consumed, .tokens = tokens, .labels = labels, .mask = mask};
+    return (Batch){.num_microbatches = (int)m,
+                   .consumed = consumed,
+                   .tokens = tokens,
+                   .labels = labels,
+                   .mask = mask,
+                   .first_keys = first_keys,
+                   .positions = positions};
 }
 
 void run_batch_free(Batch *batch) {
     free((void *)(uintptr_t)batch->tokens);
     free((void *)(uintptr_t)batch->labels);
     free((void *)(uintptr_t)batch->mask);
+    free((void *)(uintptr_t)batch->first_keys);
+    free((void *)(uintptr_t)batch->positions);
     *batch = (Batch){0};
 }
 

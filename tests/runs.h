@@ -37,6 +37,8 @@ typedef struct {
 EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers, int global_batch);
 // Turns its model into a Llama: RMS norms, rotary positions, SwiGLU, grouped queries, no biases, untied.
 void run_make_llama(EngineSpec *spec);
+// Gives its attention a window in two of three layers, sinks, a scale and a cap of scores.
+void run_limit_attention(EngineSpec *spec);
 // Token `position` of sample `sample`.
 int32_t run_token(int64_t sample, int64_t position, int vocabulary);
 // The arrays of one step of this rank; freed with run_batch_free.

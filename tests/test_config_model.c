@@ -246,6 +246,8 @@ static void windows(void) {
         {"--window-size 3,0 --window-attn-skip-freq 1", 0, 0, 0},
         {"--window-size 3,0 --window-attn-skip-freq 9", 4, 0, 0},
         {"--window-size 3,0 --window-attn-skip-freq [1,1,0]", 4, 3, 3},
+        {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", 4, 3, 5},
+        {"--window-size 3,0 --window-attn-skip-freq [1,1,0]*2+[1,1]", 4, 3, 3},
         {"--window-size 3,0 --window-attn-skip-freq=[0,1]*4", 4, 2, 2},
         {"--window-size 3,0 --window-attn-skip-freq=([1]*3+[0])*2", 4, 4, 7},
         {"--window-size 3,0 --window-attn-skip-freq=[1]*8", 4, 0, 0},

@@ -46,20 +46,23 @@ typedef enum {
     EVALUATIONS,
     CHECKED,
     TREE,
+    VISIBLE,
+    PER_TOKEN,
     NUM_FACTORS
 } Factor;
 
 enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
-    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2, 2};
+    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2, 2, 4, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
 // What the function depends on, and how it is rounded; the others are ways of computing it.
 static const bool matters[NUM_FACTORS] = {
-    [TENSOR] = true,  [DATA] = true,          [SEQUENCE_PARALLEL] = true, [PRECISION] = true, [MODEL] = true,
-    [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true,    [TREE] = true};
+    [TENSOR] = true, [DATA] = true,    [SEQUENCE_PARALLEL] = true, [PRECISION] = true,
+    [MODEL] = true,  [DROPOUT] = true, [PROBABILITIES] = true,     [MICROBATCH_SIZE] = true,
+    [MASKED] = true, [TREE] = true,    [VISIBLE] = true,           [PER_TOKEN] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -113,6 +116,9 @@ static RunPlan plan_of(const Case *c) {
     if (l[PRECISION] == 3) spec->mode.float8 = FLOAT8_HYBRID, spec->mode.wide_last = 1;
     spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
     spec->mode.keep_probabilities = l[PROBABILITIES];
+    spec->first_keys = spec->positions = l[VISIBLE] & 1;
+    if (l[VISIBLE] & 2) run_limit_attention(spec);
+    spec->per_token = l[PER_TOKEN];
     set_recomputation(&spec->mode, l[RECOMPUTATION]);
     spec->shard_optimizer = l[SHARDED];
     spec->virtual_data = l[TREE] ? LEAVES : 0;
@@ -130,14 +136,16 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(text, NAME_BYTES,
-             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s",
+             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s",
              powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
              recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
              l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
              l[MODEL] ? "llama" : "gpt", l[DROPOUT] ? ", dropout" : "",
              l[PROBABILITIES] ? ", probabilities kept" : "", l[MICROBATCH_SIZE] ? ", microbatches of 2" : "",
              l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
-             l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "");
+             l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
+             l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
+             l[PER_TOKEN] ? ", per token" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------
@@ -193,7 +201,7 @@ static int mark_pairs(Pairs seen, const Case *c, bool mark) {
 }
 
 // What a plain run depends on (plain) is drawn from few seeds, so that cases share their plain runs.
-enum { SEEDS_OF_PLAIN = 128, PAIRS = 1296 }; // as many pairs as without sharing
+enum { SEEDS_OF_PLAIN = 128, PAIRS = 1740 }; // as many pairs as without sharing
 
 static Case candidate(uint64_t number) {
     Case c;

@@ -18,7 +18,7 @@ typedef struct {
 
 typedef struct {
     int version, layers, hidden, heads, groups, ffn, sequence, vocabulary, micro_batch, microbatches, llama,
-        exact, llama3, num_params, num_steps;
+        exact, llama3, limited, num_params, num_steps;
     long seed;
     double perturbation, adamw[6], loss, step_loss[MAX_STEPS], step_norm[MAX_STEPS];
     struct {
@@ -71,6 +71,7 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
                  {"llama", &g->llama},
                  {"exact", &g->exact},
                  {"llama3", &g->llama3},
+                 {"limited", &g->limited},
                  {"sequence", &g->sequence},
                  {"vocabulary", &g->vocabulary},
                  {"micro_batch", &g->micro_batch},
@@ -140,6 +141,10 @@ static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, 
     if (g->llama3) {
         s->rope = (Rope){.kind = ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 128};
         s->qkv_bias = s->proj_bias = true;
+    }
+    if (g->limited) {
+        run_limit_attention(&spec);
+        spec.first_keys = spec.positions = spec.masked = spec.per_token = true;
     }
     s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = g->ffn;
     s->groups = g->groups;
@@ -286,6 +291,16 @@ static void compare_step(const Golden *g, int step, StepResult r) {
            step, r.grad_norm, g->step_norm[step]);
 }
 
+// The loss scale with which the gradients of the first step are those of its loss: per token they have still to be
+// divided by the share of its tokens that count.
+static double first_scale(const Golden *g) {
+    int samples = g->micro_batch * g->microbatches, counted = 0;
+    if (!g->limited) return 1;
+    for (int i = 0; i < samples * g->sequence; i++)
+        counted += run_token(i / g->sequence, i % g->sequence, g->vocabulary) % 5 != 0;
+    return (double)samples * g->sequence / counted;
+}
+
 static Status rank_main(Comm *world, void *arg) {
     const Check *check = arg;
     const Golden *g = check->golden;
@@ -301,7 +316,7 @@ static Status rank_main(Comm *world, void *arg) {
             run_batch(&check->spec, engine_context(engine), (int64_t)step * g->microbatches * g->micro_batch,
                       check->spec.num_microbatches);
         if (step == 0) {
-            engine_gradients(engine, batch, 1);
+            engine_gradients(engine, batch, first_scale(g));
             gather(engine, world, check->whole, true);
             if (judge) compare_all(engine, g->gradient, g->num_gradient, check->whole, GRADIENT);
         }
@@ -340,11 +355,14 @@ static void compare_on(Grid grid, const char *schedule, int chunks, const char *
     compare_with(TEST_FOLDER "/golden/oracle_llama.txt", grid, schedule, chunks, device);
 }
 
-// The exact GELU; slowed rotations, biases of the attention alone.
+// The exact GELU; slowed rotations, biases of the attention alone; documents, windows, sinks, a scale and a cap of
+// scores, a loss per token, with learned and with rotary positions.
 static void variants_on(Grid grid, const char *schedule, int chunks, const char *device) {
     if (harness_short() && (grid_size(grid) > 1 || !strcmp(device, "reference"))) return;
     compare_with(TEST_FOLDER "/golden/oracle_gelu.txt", grid, schedule, chunks, device);
     compare_with(TEST_FOLDER "/golden/oracle_llama3.txt", grid, schedule, chunks, device);
+    compare_with(TEST_FOLDER "/golden/oracle_limited_gpt.txt", grid, schedule, chunks, device);
+    compare_with(TEST_FOLDER "/golden/oracle_limited_llama.txt", grid, schedule, chunks, device);
 }
 
 static void variants(void) { variants_on((Grid)GRID(1, 1, 1), "1f1b", 1, "cpu"); }

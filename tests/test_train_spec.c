@@ -117,6 +117,16 @@ static const Row rows[] = {
     ROW("--clip-grad 0.5", adam.clip, 0.5),
     ROW("--ddp-bucket-size 1000", bucket_elements, 1000),
     ROW("--eod-mask-loss", masked, true),
+    ROW("--reset-attention-mask", first_keys, true),
+    ROW("--reset-position-ids", positions, true),
+    ROW("--calculate-per-token-loss", per_token, true),
+    ROW("--window-size 7,0", shape.window, 8),
+    ROW("--window-size 7,0 --window-attn-skip-freq 4", shape.window_period, 4),
+    ROW("--window-size 7,0 --window-attn-skip-freq [1,0,1]", shape.window_layers, 5),
+    ROW("--softmax-type off-by-one", shape.softmax, SOFTMAX_OFF_BY_ONE),
+    ROW("--softmax-type learnable", shape.softmax, SOFTMAX_SINKS),
+    ROW("--softmax-scale 0.25", shape.softmax_scale, 0.25),
+    ROW("--attn-logit-softcapping 50", shape.softmax_cap, 50),
 };
 
 static double value_of(const EngineSpec *spec, const Row *row) {

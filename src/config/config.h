@@ -152,6 +152,8 @@ Status options_schedule_times(const Options *options, double times[4]);
 // size for the null tokenizer. options_resolve does it, too; the verb preprocess calls this alone.   ERR_CONFIG.
 Status options_check_tokenizer(const Options *options);
 Origin options_origin(const Options *options, const char *field);
+// Returns the first option given for which the token that ends a document must be known; NULL: there is none.
+const char *needs_end_token(const Options *options);
 bool options_have_null_tokenizer(const Options *options); // --tokenizer-type NullTokenizer
 // Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
 // GPU.

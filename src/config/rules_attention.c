@@ -95,12 +95,12 @@ static bool read_terms(Pattern *p, int depth) {
     return true;
 }
 
-// Returns after how many layers the list repeats.
+// Returns after how many layers the list repeats. Unless it has every layer, it goes on from its start after its end.
 static int period_of(const Pattern *p) {
     for (int period = 1;; period++) {
         int i = period;
         while (i < p->count && p->layers[i] == p->layers[i - period]) i++;
-        if (i == p->count) return period;
+        if (i == p->count && (p->count == p->room || p->count % period == 0)) return period;
     }
 }
 

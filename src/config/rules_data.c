@@ -243,10 +243,19 @@ static Status check_conversations(Options *o) {
     return OK;
 }
 
+const char *needs_end_token(const Options *o) {
+    return o->eod_mask_loss          ? "--eod-mask-loss"
+           : o->reset_attention_mask ? "--reset-attention-mask"
+           : o->reset_position_ids   ? "--reset-position-ids"
+                                     : NULL;
+}
+
 static Status check_end_token(Options *o) {
-    if (!names_tokenizer_files(o) && o->eod_mask_loss && !options_have_null_tokenizer(o))
-        return fail(ERR_CONFIG, "--eod-mask-loss needs the tokenizer's end token: add --data-path or "
-                                "--tokenizer-model, or leave it out");
+    if (!names_tokenizer_files(o) && needs_end_token(o) && !options_have_null_tokenizer(o))
+        return fail(
+            ERR_CONFIG,
+            "%s needs the tokenizer's end token: add --data-path or --tokenizer-model, or leave it out",
+            needs_end_token(o));
     return OK;
 }
 

@@ -1,9 +1,12 @@
 // The attention sublayer: norm, queries, keys and values, the attention core, the output projection.
 #include "nn/branch.h"
+#include "nn/declare.h"
 
 typedef struct {
     Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups
     int64_t heads_per_group, head_size; // N/G, D
+    AttentionRules rules;
+    Param *sinks;        // a logit for each head, [1, N/t]; NULL: none
     Tensor keys, values; // the cache, [positions * B, G/t * D]; absent: cached microbatches cannot come
     float dropout;       // of probabilities
     RngKey key;
@@ -19,6 +22,21 @@ static int64_t qkv_width(const ModelShape *s) {
     return ((int64_t)s->heads + 2 * model_groups(s)) * s->head_size;
 }
 
+static Param *declare_sinks(const Builder *b, int layer) {
+    ParamSpec spec =
+        builder_spec(b, part_name(layer, "self_attention.core_attention").text, "softmax_offset");
+    spec.rows = 1, spec.cols = b->shape->heads, spec.cut.dim = 1;
+    spec.init = INIT_NORMAL, spec.stddev = b->shape->init_std;
+    return params_declare(b->params, spec);
+}
+
+static AttentionRules layer_rules(const ModelShape *shape, int layer) {
+    return (AttentionRules){.window = model_window(shape, layer),
+                            .scale = (float)shape->softmax_scale,
+                            .cap = (float)shape->softmax_cap,
+                            .off_by_one = shape->softmax == SOFTMAX_OFF_BY_ONE};
+}
+
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
     Attention *a = self;
@@ -28,6 +46,8 @@ static void declare(const Builder *b, int layer, void *self) {
                        .in = (int64_t)shape->heads * shape->head_size,
                        .bias = model_has_proj_bias(shape)};
     a->branch = branch_declare(b, layer, "input_layernorm", qkv, proj, "attention output dropout");
+    a->rules = layer_rules(shape, layer);
+    a->sinks = shape->softmax == SOFTMAX_SINKS ? declare_sinks(b, layer) : NULL;
     a->dropout = shape->attention_dropout;
     a->key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
     a->heads_per_group = shape->heads / model_groups(shape), a->head_size = shape->head_size;
@@ -62,8 +82,26 @@ static Dropout attention_dropout(const SublayerArgs *args) {
     return microbatch_dropout(args->context, args->microbatch, a->key, a->dropout, false);
 }
 
+// Rotates tokens by positions of their own: as one sequence of all tokens, with a row of the table gathered for each.
+static void rotate_by_positions(const SublayerArgs *args, Tensor qkv, AttentionShape shape, bool inverse) {
+    Context *c = args->context;
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor positions = args->microbatch->positions;
+    Tensor rows =
+        tensor_take(c->scratch, "rotary rows of tokens", positions.cols, args->rotary_table.cols, F32);
+    embedding_forward(c->device, c->stream,
+                      (EmbeddingForward){.tokens = positions, .table = args->rotary_table, .y = rows});
+    shape.sequence *= shape.batch, shape.batch = 1;
+    rotary(c->device, c->stream, (Rotary){.table = rows, .qkv = qkv, .shape = shape, .inverse = inverse});
+    arena_release(c->scratch, mark);
+}
+
 static void rotate(const SublayerArgs *args, Tensor qkv, AttentionShape shape, bool inverse) {
     if (!args->rotary_table.data) return;
+    if (args->microbatch->positions.data) {
+        rotate_by_positions(args, qkv, shape, inverse);
+        return;
+    }
     Tensor table = tensor_rows(args->rotary_table, args->microbatch->position, shape.sequence);
     rotary(args->context->device, args->context->stream,
            (Rotary){.table = table, .qkv = qkv, .shape = shape, .inverse = inverse});
@@ -81,8 +119,12 @@ static void take_core_stash(const Context *c, AttentionShape shape, AttentionSta
 }
 
 static void compute(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
+    const Attention *a = args->self;
     attention_forward(args->context->device, args->context->stream,
                       (AttentionForward){.qkv = stash->branch.inner,
+                                         .first_key = args->microbatch->first_key,
+                                         .sinks = param_value(a->sinks),
+                                         .rules = a->rules,
                                          .out = stash->branch.core,
                                          .stats = stash->stats,
                                          .probabilities = stash->probabilities,
@@ -108,6 +150,8 @@ static void compute_cached(const SublayerArgs *args, AttentionShape shape) {
     int64_t position = args->microbatch->position, rows = (position + shape.sequence) * shape.batch;
     attention_cached(args->context->device, args->context->stream,
                      (AttentionCached){.qkv = stash->inner,
+                                       .sinks = param_value(a->sinks),
+                                       .rules = a->rules,
                                        .out = stash->core,
                                        .keys = tensor_rows(a->keys, 0, rows),
                                        .values = tensor_rows(a->values, 0, rows),
@@ -126,6 +170,7 @@ static void core_forward(const SublayerArgs *args) {
 }
 
 static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
+    const Attention *a = args->self;
     Context *c = args->context;
     AttentionShape shape = local_shape(args);
     AttentionStash stash = *(const AttentionStash *)args->stash;
@@ -140,7 +185,11 @@ static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
                                            .out = stash.branch.core,
                                            .stats = stash.stats,
                                            .probabilities = stash.probabilities,
+                                           .first_key = args->microbatch->first_key,
+                                           .sinks = param_value(a->sinks),
                                            .dqkv = dqkv,
+                                           .dsinks = param_grad(a->sinks, c->device, c->place),
+                                           .rules = a->rules,
                                            .shape = shape,
                                            .dropout = attention_dropout(args)});
     rotate(args, dqkv, shape, true);
@@ -160,14 +209,23 @@ static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
 
 static ParamCount parameters(const ModelShape *s) {
     int64_t h = s->hidden, qkv = qkv_width(s), width = (int64_t)s->heads * s->head_size;
-    return (ParamCount){.cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0),
+    int64_t sinks = s->softmax == SOFTMAX_SINKS ? s->heads : 0;
+    return (ParamCount){.cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0) + sinks,
                         .whole = norm_parameters(s) + (model_has_proj_bias(s) ? h : 0)};
 }
 
-// Two for each weight, and Q K^T and P V in full.
+// The mean over the layers of the share of the causal scores that their windows leave.
+static double visible_share(const ModelShape *s) {
+    double sum = 0;
+    for (int layer = 0; layer < s->layers; layer++)
+        sum += attention_visible_share(model_window(s, layer), 0, s->sequence);
+    return s->window && s->layers ? sum / s->layers : 1;
+}
+
+// Two for each weight, and Q K^T and P V in full, but for what windows hide. Documents count as one.
 static double flops(const ModelShape *s) {
     double width = (double)s->heads * s->head_size;
-    return 2 * s->hidden * ((double)qkv_width(s) + width) + 4 * s->sequence * width;
+    return 2 * s->hidden * ((double)qkv_width(s) + width) + 4 * s->sequence * width * visible_share(s);
 }
 
 // The published terms assume 16 bits; in another element type those of activations grow with it, masks do not.

@@ -12,6 +12,23 @@ Embedding embedding_declare(const Builder *b) {
     return e;
 }
 
+// The positions of this rank's share of the rows.
+static Tensor own_positions(const Context *c, const Microbatch *mb) {
+    int64_t tokens = mb->samples * mb->sequence;
+    return tensor_part(mb->positions, context_first_row(c, tokens), context_rows(c, tokens));
+}
+
+// Adds the position of each token, where it has one of its own.
+static void add_positions(Context *c, const Embedding *e, Tensor y, const Microbatch *mb) {
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor rows = tensor_take(c->scratch, "position embeddings of tokens", y.rows, y.cols, y.dtype);
+    embedding_forward(
+        c->device, c->stream,
+        (EmbeddingForward){.tokens = own_positions(c, mb), .table = e->position->value, .y = rows});
+    add(c->device, c->stream, (Add){.x = rows, .y = y});
+    arena_release(c->scratch, mark);
+}
+
 void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch *mb) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor partial = tp_reduce_begin(c, y);
@@ -22,10 +39,12 @@ void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch 
                                          .first_row = word_table_first_row(c, e->word)});
     tp_reduce_end(c, partial, y);
     arena_release(c->scratch, mark);
+    bool by_token = e->position && mb->positions.data;
+    if (by_token) add_positions(c, e, y, mb);
     position_dropout(
         c->device, c->stream,
         (PositionDropout){.x = y,
-                          .position = param_value(e->position),
+                          .position = by_token ? (Tensor){0} : param_value(e->position),
                           .y = y,
                           .dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true)});
 }
@@ -34,7 +53,12 @@ void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microba
     Dropout dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true);
     if (dropout.probability > 0 || !device_is_fused(c->device))
         dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});
-    if (e->position)
+    if (e->position && mb->positions.data)
+        embedding_backward(c->device, c->stream,
+                           (EmbeddingBackward){.tokens = own_positions(c, mb),
+                                               .dy = dy,
+                                               .dtable = param_grad(e->position, c->device, c->place)});
+    else if (e->position)
         position_backward(c->device, c->stream,
                           (PositionBackward){.dy = dy,
                                              .dposition = param_grad(e->position, c->device, c->place),

@@ -68,17 +68,20 @@ void tp_reduce_end(Context *context, Tensor partial, Tensor result);
 // One microbatch: its data, and how the model is to run on it.
 typedef struct {
     Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
-    Tensor mask;           // F32 [1, T]: 1 for labels that count, else 0; absent: all count
-    Tensor loss;           // F32 [1, T], written by the last stage
-    Tensor margin;         // F32 [1, T] or absent; receives the label's logit less the largest logit
-    float loss_scale;      // factor of the gradient of each token that counts
-    int64_t first_sample;  // number of its first sample in the whole run
-    int64_t samples;       // B
-    LeafPlace place;       // where its gradients belong (Params.leaves)
-    int64_t sequence;      // S
-    bool training;         // false: no dropout, no gradients
-    int64_t position;      // of the first token in its sequence; 0 in training
-    bool cached;           // attention caches keys and values, and reads those of all earlier positions
+    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent; and the position of
+    // each token in its document, where absent that in its sequence.
+    Tensor first_key, positions;
+    Tensor mask;          // F32 [1, T]: 1 for labels that count, else 0; absent: all count
+    Tensor loss;          // F32 [1, T], written by the last stage
+    Tensor margin;        // F32 [1, T] or absent; receives the label's logit less the largest logit
+    float loss_scale;     // factor of the gradient of each token that counts
+    int64_t first_sample; // number of its first sample in the whole run
+    int64_t samples;      // B
+    LeafPlace place;      // where its gradients belong (Params.leaves)
+    int64_t sequence;     // S
+    bool training;        // false: no dropout, no gradients
+    int64_t position;     // of the first token in its sequence; 0 in training
+    bool cached;          // attention caches keys and values, and reads those of all earlier positions
 } Microbatch;
 
 // Returns the dropout mask of one site on this microbatch, which keeps everything when not training. `cut`: the mask is

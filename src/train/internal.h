@@ -15,10 +15,11 @@ typedef struct {
     int vocabulary, eod;
     bool tokens, labels, masked;                 // this rank reads tokens, labels and masks
     bool conversations;                          // the data have a loss mask of their own
+    bool first_keys, positions;                  // every rank finds documents, and for these
     int micro_batch, sequence, num_microbatches; // num_microbatches: of the largest batch
     Leaves leaves;
     // A row for each microbatch, with --audit-interval as many again.
-    int32_t *token_buffer, *label_buffer;
+    int32_t *token_buffer, *label_buffer, *first_key_buffer, *position_buffer;
     float *mask_buffer;
 } Batches;
 
@@ -30,7 +31,8 @@ Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
 // Checks that the datasets exist, and finds their vocabulary and end token. Fails with ERR_CONFIG where ranks find
 // datasets of different sizes or hashes, or different tokenizers.   Collective over the world.
 Status batches_look(Batches *batches, const Options *options, Comm *world);
-// Opens what this rank reads; a rank that holds neither end of the model reads nothing. After batches_look.
+// Opens what this rank reads; a rank that holds neither end of the model reads
+// nothing, unless documents are to be found. After batches_look.
 Status batches_open(Batches *batches, const Options *options, const Topology *topology);
 // Prints a line when a blend without weights has fewer samples than the run reads.
 void batches_warn(const Batches *batches, const Options *options);

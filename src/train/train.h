@@ -41,10 +41,10 @@ typedef struct {
     int ranks_per_gpu;      // see RuntimeSpec
     const char *algorithms; // see RuntimeSpec; borrowed
     bool masked;            // batches have a loss mask
-    // The loss of a step is the mean over all labels that count (Batch.trained), not the mean over microbatches and
-    // data ranks of each microbatch's mean.
-    bool mean_of_trained;
-    bool audits; // some steps are audited
+    bool first_keys;        // batches say which key each query sees first
+    bool positions;         // batches have positions of tokens
+    bool per_token;         // the loss is the mean over the step's tokens, not of the microbatches' means
+    bool audits;            // some steps are audited
 } EngineSpec;
 
 // The memory of one rank in bytes. It is measured by running the trainer's own step on the null device; the arenas
@@ -103,8 +103,8 @@ typedef struct {
     const int32_t *tokens; // [m, S*B], row s*B + b; for the first stage
     const int32_t *labels; // [m, S*B]; for the last stage
     const float *mask;     // [m, S*B] of 0 and 1, or NULL; for the last stage
-    double
-        trained; // with mean_of_trained: labels that count in the whole step, of all ranks; for the last stage
+    // [m, S*B] where the spec has them, for every stage: Microbatch.first_key and .positions
+    const int32_t *first_keys, *positions;
 } Batch;
 
 typedef struct {

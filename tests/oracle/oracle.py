@@ -8,6 +8,8 @@ generate them from the counter-based random numbers of src/base/rng.h, of which 
     python3 oracle.py llama > ../golden/oracle_llama.txt
     python3 oracle.py gelu > ../golden/oracle_gelu.txt
     python3 oracle.py llama3 > ../golden/oracle_llama3.txt
+    python3 oracle.py limited_gpt > ../golden/oracle_limited_gpt.txt
+    python3 oracle.py limited_llama > ../golden/oracle_limited_llama.txt
 """
 
 import math
@@ -32,6 +34,7 @@ class Shape:
     microbatches: int = 4
     llama: int = 0  # RMS norms, rotary positions, SwiGLU, no biases, an output layer of its own
     exact: int = 0  # of a GPT: GELU by erf, not by tanh
+    limited: int = 0  # documents, a window in two of three layers, sinks, a scale and a cap of scores, loss per token
     llama3: int = 0  # of a Llama: slowed rotations, and biases of the attention's two linear layers
 
 
@@ -39,10 +42,13 @@ SHAPES = {
     "gpt": Shape(),
     "llama": Shape(heads=8, groups=4, ffn=96, llama=1),
     "gelu": Shape(exact=1),
+    "limited_gpt": Shape(limited=1),
+    "limited_llama": Shape(heads=8, groups=4, ffn=96, llama=1, limited=1),
     "llama3": Shape(heads=4, groups=4, ffn=96, llama=1, llama3=1),
 }
 FACTOR, LOW, HIGH, ORIGINAL = 8.0, 1.0, 4.0, 128  # of llama3
 ROTARY_BASE = 10000.0
+WINDOW, WINDOWED, SCALE, CAP_SCORES = 5, (True, False, True), 0.5, 1.5  # of limited; layers repeat after three
 SEED = 1234
 PERTURBATION = 0.05  # of every parameter around its base value
 STEPS = 10
@@ -114,6 +120,8 @@ def parameter_shapes(shape):
     for i in range(shape.layers):
         layer = f"decoder.layers.{i}."
         shapes[layer + "input_layernorm.weight"] = shapes[layer + "input_layernorm.bias"] = (h,)
+        if shape.limited:
+            shapes[layer + "self_attention.core_attention.softmax_offset"] = (shape.heads,)
         shapes[layer + "self_attention.linear_qkv.weight"] = (qkv, h)
         shapes[layer + "self_attention.linear_qkv.bias"] = (qkv,)
         shapes[layer + "self_attention.linear_proj.weight"] = (h, h)
@@ -161,19 +169,44 @@ def slowed(speeds):
     return speeds * (share + (1 - share) / FACTOR)
 
 
-def rotate(x, shape):
+def documents(tokens):
+    """The first position of the document of each token [b, S]: a document ends with a token that five divides."""
+    starts = torch.zeros_like(tokens)
+    for s in range(1, tokens.shape[1]):
+        starts[:, s] = torch.where(tokens[:, s - 1] % 5 == 0, s, starts[:, s - 1])
+    return starts
+
+
+def positions(tokens, shape):
+    here = torch.arange(tokens.shape[1]).expand_as(tokens)
+    return here - documents(tokens) if shape.limited else here
+
+
+def limited_attention(p, name, query, key, value, tokens):
+    """Probabilities of the visible keys, with the exponential of the head's sink in the denominator."""
+    layer, here = int(name.split(".")[2]), torch.arange(tokens.shape[1])
+    scores = CAP_SCORES * torch.tanh(SCALE * query @ key.transpose(-1, -2) / CAP_SCORES)
+    seen = (here <= here[:, None]) & (here >= documents(tokens)[:, :, None])
+    if WINDOWED[layer % len(WINDOWED)]:
+        seen = seen & (here > here[:, None] - WINDOW)
+    scores = scores.masked_fill(~seen[:, None], -math.inf)
+    sinks = p[name + ".core_attention.softmax_offset"].view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1] @ value
+
+
+def rotate(x, places, shape):
     """Rotary positions of x [batch, heads, sequence, size]: (i, i + size/2) turns by s/base^(2i/size)."""
-    sequence, size = x.shape[-2:]
+    size = x.shape[-1]
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     if shape.llama3:
         speeds = slowed(speeds)
-    angles = torch.outer(torch.arange(sequence, dtype=torch.float64), speeds)
+    angles = (places[..., None] * speeds)[:, None]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, last = x.chunk(2, dim=-1)
     return torch.cat((first * cos - last * sin, last * cos + first * sin), dim=-1)
 
 
-def attention(p, name, x, shape):
+def attention(p, name, x, tokens, shape):
     """The rows of linear_qkv lie group by group, within a group its queries, then key, then value."""
     batch, sequence, hidden = x.shape
     each = shape.heads // shape.groups
@@ -183,8 +216,12 @@ def attention(p, name, x, shape):
     query = qkv[:, :, :each].flatten(1, 2)
     key, value = (qkv[:, :, each + i].repeat_interleave(each, dim=1) for i in range(2))
     if shape.llama:
-        query, key = rotate(query, shape), rotate(key, shape)
-    context = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        places = positions(tokens, shape)
+        query, key = rotate(query, places, shape), rotate(key, places, shape)
+    if shape.limited:
+        context = limited_attention(p, name, query, key, value, tokens)
+    else:
+        context = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     return linear(p, name + ".linear_proj", context.transpose(1, 2).reshape(batch, sequence, hidden))
 
 
@@ -201,10 +238,10 @@ def logits(p, tokens, shape):
     words = p["embedding.word_embeddings.weight"]
     x = F.embedding(tokens, words)
     if not shape.llama:
-        x = x + p["embedding.position_embeddings.weight"]
+        x = x + F.embedding(positions(tokens, shape), p["embedding.position_embeddings.weight"])
     for i in range(shape.layers):
         layer = f"decoder.layers.{i}"
-        x = x + attention(p, layer + ".self_attention", norm(p, layer + ".input_layernorm", x), shape)
+        x = x + attention(p, layer + ".self_attention", norm(p, layer + ".input_layernorm", x), tokens, shape)
         x = x + mlp(p, layer + ".mlp", norm(p, layer + ".pre_mlp_layernorm", x), shape)
     return F.linear(norm(p, "decoder.final_layernorm", x), p.get("output_layer.weight", words))
 
@@ -224,12 +261,21 @@ def microbatch(step, index, shape):
     return rows[:, :-1], rows[:, 1:]
 
 
+def step_loss(p, tokens, labels, counted, shape):
+    """A microbatch's share of the loss of a step: a mean; per token a sum over tokens that do not end a document."""
+    losses = F.cross_entropy(logits(p, tokens, shape).flatten(0, 1), labels.flatten(), reduction="none")
+    if not shape.limited:
+        return losses.mean() / shape.microbatches
+    return (losses * (tokens.flatten() % 5 != 0)).sum() / counted
+
+
 def accumulate_gradients(p, step, shape):
     """The loss of one step: the mean over tokens, then over microbatches. Adds to every .grad."""
     total = 0.0
+    counted = sum((microbatch(step, i, shape)[0] % 5 != 0).sum() for i in range(shape.microbatches))
     for index in range(shape.microbatches):
         tokens, labels = microbatch(step, index, shape)
-        loss = F.cross_entropy(logits(p, tokens, shape).flatten(0, 1), labels.flatten()) / shape.microbatches
+        loss = step_loss(p, tokens, labels, counted, shape)
         loss.backward()
         total += loss.item()
     return total

@@ -166,7 +166,7 @@ static Status find_vocabulary(const Options *o, int *vocabulary, int *eod, Text 
     bool is_mock = o->mock_data && !names_tokenizer(o);
     *vocabulary = o->vocab_size;
     *eod = is_mock ? *vocabulary - 1 : -1;
-    bool needed = !is_mock && (o->vocab_size == INT_UNSET || o->eod_mask_loss || names_tokenizer(o));
+    bool needed = !is_mock && (o->vocab_size == INT_UNSET || needs_end_token(o) || names_tokenizer(o));
     bool useful = !is_mock && is_of_model(o); // it is used where there is one
     Status status = needed || useful ? read_tokenizer(o, vocabulary, eod, found) : OK;
     return status == ERR_NO_INPUT && !needed ? OK : status;
@@ -254,38 +254,28 @@ static Status open_validation(Batches *b, const Options *o) {
     return status == ERR_CONFIG && options_origin(o, "split") == FROM_DEFAULT ? OK : status;
 }
 
-// Attention does not end at the start of a conversation, so that a sample may have one alone.
-static Status check_packing(const Batches *b) {
-    int most = b->train ? gpt_dataset_most_conversations(b->train) : 0;
-    if (b->valid && gpt_dataset_most_conversations(b->valid) > most)
-        most = gpt_dataset_most_conversations(b->valid);
-    if (most <= 1) return OK;
-    return fail(
-        ERR_UNAVAILABLE,
-        "the data set has samples of up to %d conversations, which would attend to each other: make it by `trireme "
-        "prepare-chat --no-pack`",
-        most);
-}
-
 Status batches_open(Batches *b, const Options *o, const Topology *topology) {
     b->tokens = topology_is_first(topology);
     b->labels = topology_is_last(topology);
     b->masked = o->eod_mask_loss;
     b->conversations = o->sft;
+    b->first_keys = o->reset_attention_mask || o->sft, b->positions = o->reset_position_ids || o->sft;
     b->micro_batch = o->micro_batch_size;
     b->sequence = o->seq_length;
     b->leaves = leaves_of(topology, o->shape.virtual_data);
-    if (!b->tokens && !b->labels) return OK;
+    if (!b->tokens && !b->labels && !b->first_keys && !b->positions) return OK;
     TRY(open_split(b, o, SPLIT_TRAIN, o->shape.train_samples, &b->train));
     TRY(open_validation(b, o));
-    TRY(check_packing(b));
     b->num_microbatches = o->shape.num_microbatches;
     size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
     if (o->audit_interval > 0) count *= 2; // the second half is for batches_load_audited
     b->token_buffer = malloc(count * sizeof *b->token_buffer);
     b->label_buffer = malloc(count * sizeof *b->label_buffer);
     b->mask_buffer = malloc(count * sizeof *b->mask_buffer);
-    if (!b->token_buffer || !b->label_buffer || !b->mask_buffer)
+    b->first_key_buffer = malloc(count * sizeof *b->first_key_buffer);
+    b->position_buffer = malloc(count * sizeof *b->position_buffer);
+    if (!b->token_buffer || !b->label_buffer || !b->mask_buffer || !b->first_key_buffer ||
+        !b->position_buffer)
         return fail(ERR_OS, "no memory for a step's batches");
     return OK;
 }
@@ -312,6 +302,8 @@ void batches_close(Batches *b) {
     free(b->token_buffer);
     free(b->label_buffer);
     free(b->mask_buffer);
+    free(b->first_key_buffer);
+    free(b->position_buffer);
     *b = (Batches){0};
 }
 
@@ -326,15 +318,42 @@ Status batches_suffice(const Batches *b, int64_t samples) {
         samples, gpt_dataset_num_samples(b->train));
 }
 
+// Finds the documents of a microbatch whose tokens begin at `at`: a token after one that ends a document begins the
+// next. Source: Megatron-LM, _get_ltor_masks_and_position_ids.
+static void find_documents(Batches *b, size_t at) {
+    size_t samples = (size_t)b->micro_batch;
+    for (size_t sample = 0; sample < samples; sample++) {
+        int32_t start = 0;
+        for (int32_t s = 0; s < b->sequence; s++) {
+            size_t i = at + (size_t)s * samples + sample;
+            b->first_key_buffer[i] = start;
+            b->position_buffer[i] = s - start;
+            if (b->token_buffer[i] == b->eod) start = s + 1;
+        }
+    }
+}
+
+// Fills in the mask of a microbatch of conversations, and where each of its tokens' conversation begins.
+static Status read_conversations(Batches *b, const GptDataset *set, BatchPlace place, size_t at) {
+    size_t samples = (size_t)b->micro_batch, count = samples * (size_t)b->sequence;
+    batch_fill_starts(set, place, b->first_key_buffer + at);
+    for (size_t i = 0; i < count; i++)
+        b->position_buffer[at + i] = (int32_t)(i / samples) - b->first_key_buffer[at + i];
+    return b->labels ? batch_fill_mask(set, place, b->mask_buffer + at) : OK;
+}
+
 // Reads one microbatch into row `row` of the buffers.
 static Status read_row(Batches *b, const GptDataset *set, BatchPlace place, int row) {
     size_t count = (size_t)b->micro_batch * (size_t)b->sequence, at = (size_t)row * count;
-    bool tokens = b->tokens || b->masked;
+    bool documents = !b->conversations && (b->first_keys || b->positions);
+    bool tokens = b->tokens || b->masked || documents;
     TRY(batch_fill(set, place, tokens ? b->token_buffer + at : NULL,
                    b->labels ? b->label_buffer + at : NULL));
     for (size_t i = at; i < at + count && b->masked; i++)
         b->mask_buffer[i] = b->token_buffer[i] == b->eod ? 0.0f : 1.0f;
-    return b->conversations && b->labels ? batch_fill_mask(set, place, b->mask_buffer + at) : OK;
+    if (b->conversations) return read_conversations(b, set, place, at);
+    if (documents) find_documents(b, at);
+    return OK;
 }
 
 // The rows of the buffers from `row` on.
@@ -345,15 +364,9 @@ static Batch batch_at(const Batches *b, int row, int num_microbatches, int64_t c
                    .consumed = consumed,
                    .tokens = b->token_buffer + at,
                    .labels = b->label_buffer + at,
-                   .mask = b->masked || b->conversations ? b->mask_buffer + at : NULL};
-}
-
-// Counts the labels of the whole step, which every rank of the last stage can read: so no message is needed.
-static Status count_trained(const Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches,
-                            Batch *batch) {
-    int64_t samples = (int64_t)num_microbatches * b->micro_batch * (b->leaves.total / b->leaves.count);
-    if (!b->conversations || !b->labels) return OK;
-    return batch_trained(set, consumed, samples, &batch->trained);
+                   .mask = b->masked || b->conversations ? b->mask_buffer + at : NULL,
+                   .first_keys = b->first_key_buffer + at,
+                   .positions = b->position_buffer + at};
 }
 
 Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num_microbatches, Batch *batch) {
@@ -363,7 +376,6 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
     int64_t starts =
         gpt_dataset_num_samples(set) - (int64_t)num_microbatches * b->micro_batch * data_ranks + 1;
     if (set == b->valid && starts > 0) consumed %= starts;
-    TRY(count_trained(b, set, consumed, num_microbatches, batch));
     for (int k = 0; k < num_microbatches; k++) {
         LeafPlace leaf = leaves_place(&b->leaves, num_microbatches, k);
         BatchPlace place = {consumed, b->micro_batch, b->leaves.total, b->leaves.first + leaf.leaf,
@@ -376,7 +388,6 @@ Status batches_load(Batches *b, const GptDataset *set, int64_t consumed, int num
 Status batches_load_audited(Batches *b, int64_t consumed, AuditPart part, int data_rank, Batch *batch) {
     int first = b->num_microbatches;
     *batch = batch_at(b, first, part.computed, consumed);
-    if (b->train) TRY(count_trained(b, b->train, consumed, part.microbatches, batch));
     for (int k = 0; k < part.computed && b->train; k++) {
         int leaf = data_rank * b->leaves.count + part.leaf;
         BatchPlace place = {consumed, b->micro_batch, b->leaves.total, leaf, k % part.count};

@@ -14,7 +14,12 @@ static int64_t step_tokens(const Engine *e) {
 static void take_batches(Engine *e) {
     Arena *run = &e->runtime.run;
     int64_t m = e->spec.num_microbatches, tokens = step_tokens(e);
+    bool rotary = e->spec.shape.position == POSITION_ROTARY,
+         learned = e->spec.shape.position == POSITION_LEARNED;
     if (e->first) e->tokens = tensor_take(run, "tokens", m, tokens, I32);
+    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, tokens, I32);
+    if (e->spec.positions && (rotary || (learned && e->first)))
+        e->positions = tensor_take(run, "positions of tokens", m, tokens, I32);
     if (!e->last) return;
     e->labels = tensor_take(run, "labels", m, tokens, I32);
     e->losses = tensor_take(run, "losses", m, tokens, F32);
@@ -160,21 +165,20 @@ Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
 
 // ---- a step -------------------------------------------------------------------------------------
 
-static double counted_tokens(const Engine *e, const Batch *batch, int microbatch) {
+// The tokens of a microbatch that count.
+static double num_counted(const Engine *e, const Batch *batch, int microbatch) {
     int64_t tokens = step_tokens(e);
     if (!batch->mask) return (double)tokens;
     double count = 0;
     for (int64_t i = 0; i < tokens; i++) count += (double)batch->mask[microbatch * tokens + i];
-    return count > 0 ? count : 1;
+    return count;
 }
 
-static double trained_labels(const Batch *batch) { return batch->trained > 0 ? batch->trained : 1; }
-
-// What the sum of a microbatch's losses is divided by, for its part in the loss of the step.
-static double loss_divisor(const Engine *e, const Batch *batch, int microbatch, int num_microbatches) {
-    if (e->spec.mean_of_trained) return trained_labels(batch);
-    return counted_tokens(e, batch, microbatch) * num_microbatches *
-           context_ranks(&e->runtime.context, ROLE_DATA);
+// What the sum of a microbatch's losses is divided by in the pipeline. Per token it is all tokens, the same on every
+// rank; the step then divides once by the share of them that count (gradient_scale).
+static double counted_tokens(const Engine *e, const Batch *batch, int microbatch) {
+    if (e->spec.per_token) return (double)step_tokens(e);
+    return fmax(num_counted(e, batch, microbatch), 1);
 }
 
 static Tensor row_or_absent(Tensor all, int row) { return all.data ? tensor_rows(all, row, 1) : (Tensor){0}; }
@@ -203,6 +207,10 @@ static void upload_batch(Engine *e, const Batch *batch) {
     int m = batch->num_microbatches;
     if (e->first) device_upload(e->runtime.device, stream, first_rows(e->tokens, m), batch->tokens);
     if (e->last) device_upload(e->runtime.device, stream, first_rows(e->labels, m), batch->labels);
+    if (e->first_keys.data)
+        device_upload(e->runtime.device, stream, first_rows(e->first_keys, m), batch->first_keys);
+    if (e->positions.data)
+        device_upload(e->runtime.device, stream, first_rows(e->positions, m), batch->positions);
     if (e->mask.data) device_upload(e->runtime.device, stream, first_rows(e->mask, m), batch->mask);
 }
 
@@ -212,13 +220,15 @@ void engine_upload(Engine *e, const Batch *batch) {
 }
 
 void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *at) {
-    int b = e->spec.mode.microbatch;
+    int b = e->spec.mode.microbatch, d = context_ranks(&e->runtime.context, ROLE_DATA);
     e->microbatches[k] = (Microbatch){
         .tokens = row_or_absent(e->tokens, k),
         .labels = row_or_absent(e->labels, k),
         .mask = row_or_absent(e->mask, k),
+        .first_key = row_or_absent(e->first_keys, k),
+        .positions = row_or_absent(e->positions, k),
         .loss = row_or_absent(e->losses, k),
-        .loss_scale = (float)(at->loss_scale / loss_divisor(e, batch, k, at->microbatches)),
+        .loss_scale = (float)(at->loss_scale / (counted_tokens(e, batch, k) * at->microbatches * d)),
         .first_sample = batch->consumed + leaves_first_sample(at->leaves, at->place, b),
         .samples = b,
         .place = at->place,
@@ -236,37 +246,55 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
     }
 }
 
-// The sum of each microbatch's mean loss, or its part in the mean of trained labels, of leaves [first, first + count)
-// of this rank, added as their gradients are.
-static double loss_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
-    if (count > 1)
-        return loss_of_leaves(e, batch, first, count / 2) +
-               loss_of_leaves(e, batch, first + count / 2, count / 2);
+// Two sums over the microbatches of leaves [first, first + count) of this rank, added as their gradients are: of their
+// mean losses, or per token of their losses, and of the tokens that count.
+typedef struct {
+    double loss, tokens;
+} LossSums;
+
+static LossSums sums_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
+    if (count > 1) {
+        LossSums left = sums_of_leaves(e, batch, first, count / 2);
+        LossSums right = sums_of_leaves(e, batch, first + count / 2, count / 2);
+        return (LossSums){left.loss + right.loss, left.tokens + right.tokens};
+    }
     int each = batch->num_microbatches / e->leaves.count;
     int64_t tokens = step_tokens(e);
-    double sum = 0;
+    LossSums sums = {0, 0};
     for (int k = first * each; k < (first + 1) * each; k++) {
         double one = 0;
         for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
-        sum += one / (e->spec.mean_of_trained ? trained_labels(batch) : counted_tokens(e, batch, k));
+        sums.loss += e->spec.per_token ? one : one / counted_tokens(e, batch, k);
+        sums.tokens += num_counted(e, batch, k);
     }
-    return sum;
+    return sums;
 }
 
-// The mean over microbatches and data ranks of each microbatch's mean loss, or the mean of all trained labels. The last
-// stage computes it and sends it to all ranks.
+// The mean over microbatches and data ranks of each microbatch's mean loss, or per token the mean over all tokens that
+// count. The last stage computes it and sends it to all ranks.
 static double mean_loss(Engine *e, const Batch *batch) {
     const Context *c = &e->runtime.context;
     int m = batch->num_microbatches;
-    double sum = 0;
+    LossSums sums = {0, 0};
     rank_doing("mean loss");
     if (e->last) {
         device_download(e->runtime.device, c->stream, e->host_losses, first_rows(e->losses, m));
-        sum = loss_of_leaves(e, batch, 0, e->leaves.count);
-        comm_all_reduce_host(context_group(c, ROLE_DATA), &sum, 1, e->leaves.tree ? REDUCE_TREE : REDUCE_SUM);
+        sums = sums_of_leaves(e, batch, 0, e->leaves.count);
+        double both[] = {sums.loss, sums.tokens};
+        comm_all_reduce_host(context_group(c, ROLE_DATA), both, e->spec.per_token ? 2 : 1,
+                             e->leaves.tree ? REDUCE_TREE : REDUCE_SUM);
+        sums = (LossSums){both[0], both[1]};
     }
-    comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sum, sizeof sum, c->groups.topology.ends[1]);
-    return e->spec.mean_of_trained ? sum : sum / (m * context_ranks(c, ROLE_DATA));
+    comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sums, sizeof sums, c->groups.topology.ends[1]);
+    e->step_tokens = fmax(sums.tokens, 1);
+    return sums.loss / (e->spec.per_token ? e->step_tokens : m * context_ranks(c, ROLE_DATA));
+}
+
+// What the gradients of a step must be divided by: the loss scale, and per token the share of the tokens that count.
+static double gradient_scale(const Engine *e, const Batch *batch, double loss_scale) {
+    double all =
+        (double)step_tokens(e) * batch->num_microbatches * context_ranks(&e->runtime.context, ROLE_DATA);
+    return e->spec.per_token ? loss_scale * (e->step_tokens / all) : loss_scale;
 }
 
 static DeviceMark phase_start(const Engine *e) {
@@ -300,8 +328,8 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     DeviceMark start = phase_start(e);
     grad_reducer_finish(&e->reducer);
     trace_phase(e, "finish gradients", start);
-    StepResult result = {.loss = (float)mean_loss(e, &batch),
-                         .grad_norm = optimizer_grad_norm(&e->optimizer, loss_scale)};
+    StepResult result = {.loss = (float)mean_loss(e, &batch)};
+    result.grad_norm = optimizer_grad_norm(&e->optimizer, gradient_scale(e, &batch, loss_scale));
     result.finite = isfinite(result.loss) && isfinite(result.grad_norm);
     result.differs = audit_differs(e);
     return result;
@@ -311,7 +339,8 @@ StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
     StepResult result = engine_gradients(e, batch, options.loss_scale);
     DeviceMark start = phase_start(e);
     if (result.finite && !result.differs) {
-        optimizer_step(&e->optimizer, result.grad_norm, options.loss_scale, options.lr, options.weight_decay);
+        optimizer_step(&e->optimizer, result.grad_norm, gradient_scale(e, &batch, options.loss_scale),
+                       options.lr, options.weight_decay);
         grad_reducer_gather(&e->reducer);
     }
     trace_phase(e, "optimizer", start);

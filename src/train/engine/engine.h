@@ -21,6 +21,8 @@ struct Engine {
     GradReducer reducer;
     Optimizer optimizer;
     Tensor tokens, labels, mask, losses; // [m, T]
+    Tensor first_keys, positions;        // [m, T]
+    double step_tokens; // with spec.per_token: the tokens of the step that count, over all data ranks
     Microbatch *microbatches;
     float *host_losses;
     bool first, last;  // this rank holds the first, the last stage

@@ -160,19 +160,8 @@ static void list_smaller_batches(const RunShape *shape, int samples_each, int *s
     }
 }
 
-// The kernels of attention compute plain causal attention.
-static Status check_attention(const Options *o) {
-    const char *missing = o->shape.window                 ? "--window-size"
-                          : softmax_of(o)                 ? "--softmax-type"
-                          : o->softmax_scale > 0          ? "--softmax-scale"
-                          : o->attn_logit_softcapping > 0 ? "--attn-logit-softcapping"
-                                                          : NULL;
-    return missing ? fail(ERR_UNAVAILABLE, "%s is not available yet: leave it out", missing) : OK;
-}
-
 Status engine_spec(const Options *o, int threads, int vocabulary, int *room, EngineSpec *spec) {
     const RunShape *shape = &o->shape;
-    TRY(check_attention(o));
     *spec = (EngineSpec){
         .grid = GRID(shape->tp, shape->dp, shape->pp),
         .shape = options_model(o, vocabulary),
@@ -196,7 +185,9 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .ranks_per_gpu = options_ranks_per_gpu(o),
         .algorithms = o->product_algorithms,
         .masked = o->eod_mask_loss || o->sft,
-        .mean_of_trained = o->sft,
+        .first_keys = o->reset_attention_mask || o->sft,
+        .positions = o->reset_position_ids || o->sft,
+        .per_token = o->calculate_per_token_loss || o->sft,
         .audits = o->audit_interval > 0,
     };
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
