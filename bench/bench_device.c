@@ -200,9 +200,10 @@ static void bench_activations(Bench *b) {
     bytes_row(b, "bias_gelu_forward", OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y, false}, 2 * bytes);
     bytes_row(b, "bias_gelu_backward", OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, y, false},
               3 * bytes);
-    bytes_row(b, "swiglu_forward", OP_SWIGLU_FORWARD, &(SwigluForward){wide, {0}, narrow}, 1.5 * bytes);
+    bytes_row(b, "swiglu_forward", OP_SWIGLU_FORWARD, &(SwigluForward){wide, {0}, narrow, false},
+              1.5 * bytes);
     wide.data = dy.data;
-    bytes_row(b, "swiglu_backward", OP_SWIGLU_BACKWARD, &(SwigluBackward){narrow, wide, {0}, wide},
+    bytes_row(b, "swiglu_backward", OP_SWIGLU_BACKWARD, &(SwigluBackward){narrow, wide, {0}, wide, false},
               2.5 * bytes);
     read_row(b, "column_sum", OP_COLUMN_SUM, &(ColumnSum){x, sum}, bytes);
     bytes_row(b, "add", OP_ADD, &(Add){x, y}, 3 * bytes);
@@ -231,12 +232,12 @@ static void bench_norm(Bench *b) {
     Tensor gamma = values(b, 1, HIDDEN), beta = values(b, 1, HIDDEN), mean = floats(b, 1, rows);
     Tensor rstd = floats(b, 1, rows), dgamma = floats(b, 1, HIDDEN), dbeta = floats(b, 1, HIDDEN);
     double bytes = bytes_of(x);
-    bytes_row(b, "norm_forward", OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f},
+    bytes_row(b, "norm_forward", OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f, 0},
               2 * bytes);
-    bytes_row(b, "norm_forward, RMS", OP_NORM_FORWARD, &(NormForward){x, gamma, none, y, none, rstd, 1e-5f},
-              2 * bytes);
+    bytes_row(b, "norm_forward, RMS", OP_NORM_FORWARD,
+              &(NormForward){x, gamma, none, y, none, rstd, 1e-5f, 0}, 2 * bytes);
     bytes_row(b, "norm_backward_input", OP_NORM_BACKWARD_INPUT,
-              &(NormBackwardInput){dy, x, gamma, mean, rstd, none, y}, 3 * bytes);
+              &(NormBackwardInput){dy, x, gamma, mean, rstd, none, y, 0}, 3 * bytes);
     read_row(b, "norm_backward_weight", OP_NORM_BACKWARD_WEIGHT,
              &(NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta}, 2 * bytes);
     arena_release(&b->arena, mark);

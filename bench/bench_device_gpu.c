@@ -171,11 +171,12 @@ static void bench_activations(Bench *b) {
     for (int i = 0; turn(b, i); i++)
         bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, y, false});
     bytes_row(b, "bias_gelu_backward");
-    for (int i = 0; turn(b, i); i++) swiglu_forward(b->device, b->stream, (SwigluForward){wide, {0}, narrow});
+    for (int i = 0; turn(b, i); i++)
+        swiglu_forward(b->device, b->stream, (SwigluForward){wide, {0}, narrow, false});
     bytes_row(b, "swiglu_forward");
     Tensor dwide = {dy.data, rows / 2, 2 * width, b->dtype};
     for (int i = 0; turn(b, i); i++)
-        swiglu_backward(b->device, b->stream, (SwigluBackward){narrow, wide, {0}, dwide});
+        swiglu_backward(b->device, b->stream, (SwigluBackward){narrow, wide, {0}, dwide, false});
     bytes_row(b, "swiglu_backward");
     for (int i = 0; turn(b, i); i++) column_sum(b->device, b->stream, (ColumnSum){x, sum});
     bytes_row(b, "column_sum");
@@ -211,11 +212,11 @@ static void bench_norm(Bench *b, const char *label, bool rms) {
     Tensor mean = rms ? none : floats(b, 1, rows), rstd = floats(b, 1, rows);
     Tensor dgamma = floats(b, 1, width), dbeta = rms ? none : floats(b, 1, width);
     for (int i = 0; turn(b, i); i++)
-        norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+        norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f, 0});
     snprintf(name, sizeof name, "norm_forward, %s", label);
     bytes_row(b, name);
     for (int i = 0; turn(b, i); i++)
-        norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, none, y});
+        norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, none, y, 0});
     snprintf(name, sizeof name, "norm_backward_input, %s", label);
     bytes_row(b, name);
     for (int i = 0; turn(b, i); i++)
@@ -223,8 +224,9 @@ static void bench_norm(Bench *b, const char *label, bool rms) {
     snprintf(name, sizeof name, "norm_backward_weight, %s", label);
     bytes_row(b, name);
     for (int i = 0; turn(b, i); i++)
-        norm_backward(b->device, b->stream,
-                      (NormBackward){dy, x, gamma, mean, rstd, none, y, dgamma, dbeta, .accumulate = true});
+        norm_backward(
+            b->device, b->stream,
+            (NormBackward){dy, x, gamma, mean, rstd, none, y, dgamma, dbeta, .accumulate = true, 0});
     snprintf(name, sizeof name, "norm_backward, %s", label);
     bytes_row(b, name);
     arena_release(&b->arena, mark);

@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "harness.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,10 +124,82 @@ static inline ModelShape wide_heads(void) {
     return s;
 }
 
+// One of each family with what it has that Llama has not.
+static inline ModelShape qwen3(void) {
+    ModelShape s = attention_biases();
+    s.qk_norm = QK_NORM_HEAD, s.head_size = 12;
+    return s;
+}
+
+static inline ModelShape smollm3(void) {
+    ModelShape s = tied_llama();
+    s.no_rope_freq = 2;
+    s.rope = (Rope){.kind = ROPE_YARN, .factor = 4, .low = 2, .high = 24, .original = 8, .unrounded = true};
+    return s;
+}
+
+static inline ModelShape phi3(void) {
+    ModelShape s = llama();
+    s.family = FAMILY_PHI3;
+    s.rotary_columns = 6;
+    s.window = 5;
+    return s;
+}
+
+static inline ModelShape olmo2(void) {
+    ModelShape s = llama();
+    s.norm_place = NORM_POST, s.qk_norm = QK_NORM_ALL;
+    s.rope = (Rope){.kind = ROPE_DYNAMIC, .factor = 2, .original = 16};
+    return s;
+}
+
+static inline ModelShape gemma2(void) {
+    ModelShape s = tied_llama();
+    s.activation = ACTIVATION_GEGLU, s.norm_place = NORM_SANDWICH, s.norm_offset = true;
+    s.embedding_multiplier = sqrtf(32), s.softmax_scale = 0.25, s.softmax_cap = 50, s.logit_cap = 30;
+    s.window = 3, s.window_period = 2, s.window_layers = 1;
+    return s;
+}
+
+static inline ModelShape gemma3(void) {
+    ModelShape s = gemma2();
+    s.qk_norm = QK_NORM_HEAD, s.rotary_base_local = 10000;
+    s.softmax_scale = s.softmax_cap = 0, s.logit_cap = 0;
+    return s;
+}
+
+static inline ModelShape neox(void) {
+    ModelShape s = gpt2();
+    s.position = POSITION_ROTARY, s.rotary_base = 10000, s.rotary_columns = 2;
+    s.activation = ACTIVATION_GELU_ERF, s.parallel_block = s.untied = true;
+    return s;
+}
+
+static inline ModelShape stablelm(void) {
+    ModelShape s = biased_queries();
+    s.rms_norm = false, s.rotary_columns = 2;
+    return s;
+}
+
+static inline ModelShape granite(void) {
+    ModelShape s = tied_llama();
+    s.embedding_multiplier = 12, s.residual_multiplier = 0.22f, s.logits_scaling = 8,
+    s.softmax_scale = 0.015625;
+    return s;
+}
+
+static inline ModelShape nemotron(void) {
+    ModelShape s = llama();
+    s.rms_norm = false, s.norm_offset = true, s.activation = ACTIVATION_RELU_SQUARED, s.rotary_columns = 4;
+    return s;
+}
+
 typedef ModelShape MakeShape(void);
-static MakeShape *const shapes[] = {gpt2,           untied_gpt2,       llama,       tied_llama,
-                                    biased_queries, biases_everywhere, wide_heads,  attention_biases,
-                                    mlp_biases,     exact_gelu,        llama3_rope, linear_rope};
+static MakeShape *const shapes[] = {
+    gpt2,       untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
+    wide_heads, attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
+    qwen3,      smollm3,          phi3,       olmo2,      gemma2,         gemma3,
+    neox,       stablelm,         granite,    nemotron};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

@@ -2,6 +2,7 @@
 // vocabularies, in place. Tests compare what they leave on several devices, in every element type.
 #pragma once
 #include "attention_cases.h"
+#include "device_feature_cases.h"
 
 typedef struct {
     const char *name;
@@ -68,23 +69,24 @@ static void run_matmul_gelu_backward(Fixture *b, const int64_t *n, float p) {
 
 enum { NEW, OVER_DY, OVER_X };
 
-// p 1: the exact form.
+// p: the form.
 static void run_bias_gelu(Fixture *b, const int64_t *n, float p) {
-    bool exact = p > 0;
+    GeluForm form = (GeluForm)p;
     Tensor x = normals(b, n[0], n[1]), bias = optional(b, n[3], 1, n[1]), y = tensor(b, n[0], n[1]);
-    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y), exact});
+    bias_gelu_forward(b->device, b->stream, (BiasGeluForward){x, bias, output(b, "y", y), form});
     Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_DY  ? dy
                                              : n[2] == OVER_X ? x
                                                               : tensor(b, n[0], n[1]);
-    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx), exact});
+    bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, output(b, "dx", dx), form});
 }
 
+// p 1: GeGLU.
 static void run_swiglu(Fixture *b, const int64_t *n, float p) {
-    (void)p;
+    bool gelu = p > 0;
     Tensor x = normals(b, n[0], 2 * n[1]), bias = optional(b, n[3], 1, 2 * n[1]), y = tensor(b, n[0], n[1]);
-    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y)});
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y), gelu});
     Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_X ? x : tensor(b, n[0], 2 * n[1]);
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx)});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx), gelu});
 }
 
 static void run_bias_dropout_add(Fixture *b, const int64_t *n, float p) {
@@ -108,7 +110,7 @@ static void run_norm_forward(Fixture *b, const int64_t *n, float p) {
     Tensor x = normals(b, n[0], n[1]), gamma = normals(b, 1, n[1]), beta = optional(b, n[2], 1, n[1]);
     Tensor y = output(b, "y", tensor(b, n[0], n[1])), rstd = output(b, "rstd", tensor_f32(b, 1, n[0]));
     Tensor mean = n[2] ? output(b, "mean", tensor_f32(b, 1, n[0])) : (Tensor){0};
-    norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    norm_forward(b->device, b->stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f, (float)n[5]});
 }
 
 static void run_norm_backward(Fixture *b, const int64_t *n, float p) {
@@ -117,12 +119,13 @@ static void run_norm_backward(Fixture *b, const int64_t *n, float p) {
     Tensor dy = normals(b, n[0], n[1]), rstd = tensor_f32(b, 1, n[0]), mean = {0}, dbeta = {0};
     if (n[3]) mean = tensor_f32(b, 1, n[0]), dbeta = output(b, "dbeta", normals_f32(b, 1, n[1]));
     norm_forward(b->device, b->stream,
-                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f});
+                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f, (float)n[5]});
     Tensor dgamma = output(b, "dgamma", normals_f32(b, 1, n[1]));
     norm_backward_weight(b->device, b->stream, (NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta});
     Tensor residual = optional(b, n[2], n[0], n[1]), places[] = {{0}, residual, dy, x};
     Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : places[n[2]]);
-    norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, x, gamma, mean, rstd, residual, dx});
+    norm_backward_input(b->device, b->stream,
+                        (NormBackwardInput){dy, x, gamma, mean, rstd, residual, dx, (float)n[5]});
 }
 
 // n[4]: added to what is there.
@@ -132,12 +135,12 @@ static void run_norm_joined(Fixture *b, const int64_t *n, float p) {
     Tensor dy = normals(b, n[0], n[1]), rstd = tensor_f32(b, 1, n[0]), mean = {0}, dbeta = {0};
     if (n[3]) mean = tensor_f32(b, 1, n[0]), dbeta = output(b, "dbeta", normals_f32(b, 1, n[1]));
     norm_forward(b->device, b->stream,
-                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f});
+                 (NormForward){x, gamma, n[3] ? gamma : (Tensor){0}, y, mean, rstd, 1e-5f, (float)n[5]});
     Tensor dgamma = output(b, "dgamma", normals_f32(b, 1, n[1]));
     Tensor residual = optional(b, n[2], n[0], n[1]), places[] = {{0}, residual, dy, x};
     Tensor dx = output(b, "dx", n[2] == 0 ? tensor(b, n[0], n[1]) : places[n[2]]);
     norm_backward(b->device, b->stream,
-                  (NormBackward){dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta, n[4]});
+                  (NormBackward){dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta, n[4], (float)n[5]});
 }
 
 static void run_rotary(Fixture *b, const int64_t *n, float p) {
@@ -321,9 +324,18 @@ static const Case CASES[] = {
     {"exact gelu 1x1", run_bias_gelu, 1e-6, 1, {1, 1, NEW, 1}, 1},
     {"exact bias_gelu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 1},
     {"exact gelu over x", run_bias_gelu, 1e-6, 1, {31, 70, OVER_X, 0}, 1},
+    {"squared relu", run_bias_gelu, 1e-6, 1, {13, 67, NEW, 1}, 2},
+    {"squared relu over dy", run_bias_gelu, 1e-6, 1, {64, 128, OVER_DY, 0}, 2},
     {"swiglu 1x1", run_swiglu, 1e-6, 1, {1, 1, NEW, 1}, 0},
     {"swiglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 0},
     {"swiglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 0},
+    {"geglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 1},
+    {"geglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 1},
+    // rows, columns, in place
+    {"scale", run_scale, 1e-6, 1, {7, 77, 0}, 0.3f},
+    {"scale in place", run_scale, 1e-6, 1, {64, 128, 1}, 12},
+    {"soft_cap", run_soft_cap, 1e-6, 1, {7, 77, 0}, 0.5f},
+    {"soft_cap in place", run_soft_cap, 1e-6, 1, {64, 128, 1}, 30},
     // rows, columns, samples, y: new 0, over x 1, over residual 2, bias, first row
     {"bias_dropout_add without", run_bias_dropout_add, 1e-6, 1, {12, 33, 0, 0, 1}, 0},
     {"bias_dropout_add", run_bias_dropout_add, 1e-6, 1, {12, 33, 3, 0, 1}, 0.1f},
@@ -336,6 +348,7 @@ static const Case CASES[] = {
     {"norm_forward", run_norm_forward, 1e-5, 1, {9, 33, 1}, 0},
     {"norm_forward wide", run_norm_forward, 1e-5, 1, {5, 768, 1}, 0},
     {"rms norm_forward", run_norm_forward, 1e-5, 1, {11, 97, 0}, 0},
+    {"norm_forward by 1 + gamma", run_norm_forward, 1e-5, 1, {9, 64, 1, 0, 0, 1}, 0},
     // rows, columns, residual: none 0, dx over it 1, dx over dy 2, dx over x 3; layer norm
     {"norm_backward", run_norm_backward, 1e-5, 1, {11, 47, 0, 1}, 0},
     {"norm_backward of many rows", run_norm_backward, 1e-5, 1, {1200, 33, 0, 1}, 0},
@@ -344,6 +357,7 @@ static const Case CASES[] = {
     {"norm_backward over x", run_norm_backward, 1e-5, 1, {65, 33, 3, 1}, 0},
     {"rms norm_backward", run_norm_backward, 1e-5, 1, {40, 65, 0, 0}, 0},
     {"rms norm_backward over x", run_norm_backward, 1e-5, 1, {9, 768, 3, 0}, 0},
+    {"norm_backward by 1 + gamma", run_norm_backward, 1e-5, 1, {11, 47, 0, 1, 0, 1}, 0},
     // and whether dgamma and dbeta are added to
     {"norm_backward at once", run_norm_joined, 1e-5, 1, {11, 47, 0, 1, 0}, 0},
     {"norm_backward at once of many rows", run_norm_joined, 1e-5, 1, {4500, 32, 0, 1, 1}, 0},
@@ -352,6 +366,13 @@ static const Case CASES[] = {
     {"norm_backward at once over x", run_norm_joined, 1e-5, 1, {30, 4096, 3, 1, 1}, 0},
     {"rms norm_backward at once", run_norm_joined, 1e-5, 1, {40, 768, 1, 0, 1}, 0},
     {"rms norm_backward at once of long rows", run_norm_joined, 1e-5, 1, {3, 9000, 0, 0, 0}, 0},
+    {"norm_backward at once by 1 + gamma", run_norm_joined, 1e-5, 1, {40, 768, 1, 0, 1, 1}, 0},
+    // B, S, N/t, G/t, D, dx, offset
+    {"qk_norm", run_qk_norm, 1e-5, 1, {2, 9, 3, 3, 8, 0, 0}, 0},
+    {"qk_norm of groups over dy", run_qk_norm, 1e-5, 1, {1, 70, 6, 2, 64, 1, 1}, 0},
+    {"qk_norm of odd heads over qkv", run_qk_norm, 1e-5, 1, {3, 11, 4, 1, 37, 2, 0}, 0},
+    {"qk_norm of all heads", run_qk_norm, 1e-5, 1, {2, 9, 4, 2, 16, 0, 0}, 1},
+    {"qk_norm of all heads of two ranks", run_qk_norm, 1e-5, 1, {1, 33, 6, 3, 10, 1, 1}, 2},
     // B, S, N/t, G/t, D, R, inverse
     {"rotary", run_rotary, 1e-6, 1, {2, 9, 3, 3, 8, 8, 0}, 0},
     {"rotary inverse in part", run_rotary, 1e-6, 1, {3, 17, 4, 2, 10, 6, 1}, 0},

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIXTURE_OUTPUTS = 6, FIXTURE_BYTES = 1 << 22, FIXTURE_WORKSPACE = 33 << 20 };
+enum { FIXTURE_OUTPUTS = 8, FIXTURE_BYTES = 1 << 22, FIXTURE_WORKSPACE = 33 << 20 };
 
 typedef struct {
     const char *name;

@@ -107,17 +107,28 @@ static inline float model_exact_gelu_slope(float u) {
     return fmaf(u, e * 0.3989422804f, below);
 }
 
+static inline float model_form(GeluForm form, float u) {
+    float positive = u < 0 ? 0 : u;
+    if (form == RELU_SQUARED) return positive * positive;
+    return form == GELU_EXACT ? model_exact_gelu(u) : model_gelu(u);
+}
+
+static inline float model_form_slope(GeluForm form, float u) {
+    if (form == RELU_SQUARED) return 2.0f * (u < 0 ? 0 : u);
+    return form == GELU_EXACT ? model_exact_gelu_slope(u) : model_gelu_slope(u);
+}
+
 static void model_bias_gelu_forward(const BiasGeluForward *p) {
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
         float u = value(p->x, i) + value_or_zero(p->bias, i % p->x.cols);
-        put(p->y, i, p->exact ? model_exact_gelu(u) : model_gelu(u));
+        put(p->y, i, model_form(p->form, u));
     }
 }
 
 static void model_bias_gelu_backward(const BiasGeluBackward *p) {
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
         float u = value(p->x, i) + value_or_zero(p->bias, i % p->x.cols);
-        put(p->dx, i, value(p->dy, i) * (p->exact ? model_exact_gelu_slope(u) : model_gelu_slope(u)));
+        put(p->dx, i, value(p->dy, i) * model_form_slope(p->form, u));
     }
 }
 
@@ -127,7 +138,8 @@ static void model_swiglu_forward(const SwigluForward *p) {
         const int64_t c = i % cols, gate = i / cols * 2 * cols + c;
         const float g = value(p->x, gate) + value_or_zero(p->bias, c);
         const float e = model_exp2(fminf(g, 80.0f) * 1.44269504f), silu = g * (e * (1.0f / (1.0f + e)));
-        put(p->y, i, silu * (value(p->x, gate + cols) + value_or_zero(p->bias, cols + c)));
+        put(p->y, i,
+            (p->gelu ? model_gelu(g) : silu) * (value(p->x, gate + cols) + value_or_zero(p->bias, cols + c)));
     }
 }
 
@@ -139,8 +151,8 @@ static void model_swiglu_backward(const SwigluBackward *p) {
         const float u = value(p->x, gate + cols) + value_or_zero(p->bias, cols + c);
         const float e = model_exp2(-fabsf(g) * 1.44269504f), large = 1.0f / (1.0f + e), small = e * large;
         const float s = g < 0 ? small : large;
-        put(p->dx, gate, dy * u * fmaf(g, small * large, s));
-        put(p->dx, gate + cols, dy * (g * s));
+        put(p->dx, gate, dy * u * (p->gelu ? model_gelu_slope(g) : fmaf(g, small * large, s)));
+        put(p->dx, gate + cols, dy * (p->gelu ? model_gelu(g) : g * s));
     }
 }
 
@@ -188,6 +200,33 @@ static void model_position_backward(const PositionBackward *p) {
 }
 
 // ---- sums, norms ------------------------------------------------------------------------------------------
+
+static void model_scale(const Scale *p) {
+    for (int64_t i = 0; i < tensor_count(p->x); i++) put(p->y, i, p->factor * value(p->x, i));
+}
+
+static inline float model_tanh(float z) {
+    const float size = fabsf(z), square = z * z;
+    const float e = model_exp2(-2.0f * 1.44269504f * fminf(size, 20.0f)),
+                large = (1.0f - e) * (1.0f / (1.0f + e));
+    const float two = fmaf(square, 0.0218694885f, -0.0539682540f);
+    const float series = fmaf(square, fmaf(square, two, 0.1333333333f), -0.3333333333f);
+    return size < 0.25f ? fmaf(z * square, series, z) : z < 0 ? -large : large;
+}
+
+static void model_soft_cap(const SoftCap *p) {
+    const float inverse = 1.0f / p->cap;
+    for (int64_t i = 0; i < tensor_count(p->x); i++)
+        put(p->y, i, p->cap * model_tanh(value(p->x, i) * inverse));
+}
+
+static void model_soft_cap_backward(const SoftCapBackward *p) {
+    const float inverse = 1.0f / p->cap;
+    for (int64_t i = 0; i < tensor_count(p->dy); i++) {
+        const float share = value(p->y, i) * inverse;
+        put(p->dx, i, value(p->dy, i) * fmaf(-share, share, 1.0f));
+    }
+}
 
 static void model_add(const Add *p) {
     for (int64_t i = 0; i < tensor_count(p->x); i++) put(p->y, i, value(p->y, i) + value(p->x, i));
@@ -286,7 +325,7 @@ static void model_norm_forward(const NormForward *p) {
         const float rstd = 1.0f / sqrtf(team_sum(squares, team) / (float)cols + p->epsilon);
         for (int64_t c = 0; c < cols; c++)
             put(p->y, row * cols + c,
-                fmaf((value(p->x, row * cols + c) - mean) * rstd, value(p->gamma, c),
+                fmaf((value(p->x, row * cols + c) - mean) * rstd, value(p->gamma, c) + p->offset,
                      value_or_zero(p->beta, c)));
         put(p->rstd, row, rstd);
         if (p->mean.data) put(p->mean, row, mean);
@@ -302,7 +341,7 @@ static void model_norm_backward_input(const NormBackwardInput *p) {
         for (int64_t c = 0; c < cols; c++) {
             const int64_t at = row * cols + c;
             const int owner = model_owner(p->x, c);
-            const float g = value(p->dy, at) * value(p->gamma, c);
+            const float g = value(p->dy, at) * (value(p->gamma, c) + p->offset);
             sums[owner] += g;
             products[owner] = fmaf(g, (value(p->x, at) - mean) * rstd, products[owner]);
         }
@@ -310,7 +349,7 @@ static void model_norm_backward_input(const NormBackwardInput *p) {
         const float mean_gn = team_sum(products, team) / (float)cols;
         for (int64_t c = 0; c < cols; c++) {
             const int64_t at = row * cols + c;
-            const float centred = fmaf(value(p->dy, at), value(p->gamma, c), -mean_g);
+            const float centred = fmaf(value(p->dy, at), value(p->gamma, c) + p->offset, -mean_g);
             const float normal = (value(p->x, at) - mean) * rstd;
             put(p->dx, at, fmaf(rstd, fmaf(normal, -mean_gn, centred), value_or_zero(p->residual, at)));
         }
@@ -327,7 +366,7 @@ static void model_norm_backward(const NormBackward *p) {
         cut = model_cut(p->x.rows, small ? 528 : 264, 8, small ? 4 : 1);
     model_norm_weights(&weight, cut, p->accumulate);
     model_norm_backward_input(
-        &(NormBackwardInput){p->dy, p->x, p->gamma, p->mean, p->rstd, p->residual, p->dx});
+        &(NormBackwardInput){p->dy, p->x, p->gamma, p->mean, p->rstd, p->residual, p->dx, p->offset});
 }
 
 // ---- rotary embedding, tables -----------------------------------------------------------------------------

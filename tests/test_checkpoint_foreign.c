@@ -100,7 +100,7 @@ static void changed_tensors(void) {
         {{.integers = "model.norm.weight"}, ERR_UNAVAILABLE, "model.norm.weight is of type I32"},
         {{.drop = "model.layers.0.self_attn.o_proj.bias"}, ERR_DATA, "o_proj.bias is missing"},
     };
-    Path from = exported("changed", biased_queries);
+    Path from = exported("changed", attention_biases);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32];
         snprintf(name, sizeof name, "changed%zu", i);
@@ -131,10 +131,11 @@ static void changed_config(void) {
         {"\"vocab_size\": 67,", "", ERR_DATA, "no member \"vocab_size\""},
         {"\"use_cache\": true", "\"quantization_config\": {}", ERR_UNAVAILABLE, "quantization_config"},
         CACHE("\"rope_scaling\": {\"factor\": 2}", ERR_UNAVAILABLE, "rope_scaling: byte "),
-        CACHE("\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}", ERR_UNAVAILABLE,
-              "rope_type \"yarn\" is not supported; known: default, linear, llama3"),
-        CACHE("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", ERR_UNAVAILABLE,
-              "type \"dynamic\""),
+        CACHE("\"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2}", ERR_UNAVAILABLE,
+              "rope_type \"longrope\" is not supported; known: default, linear, llama3, yarn, dynamic"),
+        CACHE("\"rope_scaling\": {\"type\": \"su\", \"factor\": 2}", ERR_UNAVAILABLE, "type \"su\""),
+        CACHE("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_fast\": 1}", ERR_DATA,
+              "beta_fast 1 is not above beta_slow 1"),
         CACHE("\"rope_scaling\": {\"type\": \"linear\"}", ERR_DATA, "no member \"factor\""),
         CACHE("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", ERR_DATA, "\"factor\" is not"),
         CACHE("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}", ERR_UNAVAILABLE,
@@ -377,8 +378,14 @@ static void lacking(void) {
     expect_unavailable(shape, "groups of heads");
     shape = gpt2(), shape.no_linear_bias = true;
     expect_unavailable(shape, "without biases");
-    shape = llama(), shape.rotary_columns = 4;
+    shape = llama(), shape.rotary_columns = 4, shape.mlp_bias = true;
     expect_unavailable(shape, "LlamaForCausalLM has no partly rotated heads");
+    shape = llama(), shape.norm_place = NORM_SANDWICH;
+    expect_unavailable(shape, "norms in these places");
+    shape = llama(), shape.softmax = SOFTMAX_SINKS;
+    expect_unavailable(shape, "such a softmax");
+    shape = llama(), shape.logit_cap = 30;
+    expect_unavailable(shape, "logit_cap");
     shape = llama(), shape.activation = ACTIVATION_GELU;
     expect_unavailable(shape, "GELU");
     shape = llama(), shape.proj_bias = true;

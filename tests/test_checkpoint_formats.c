@@ -8,6 +8,16 @@
 
 // ---- out and in -----------------------------------------------------------------------------------------
 
+// All that decides about the function, but for what is compared by itself.
+static void expect_features(const ModelShape *wanted, const ModelShape *found) {
+    ModelOption a[MAX_MODEL_OPTIONS], b[MAX_MODEL_OPTIONS];
+    int count = model_options(wanted, a);
+    EXPECT(model_options(found, b) == count, "%d options", count);
+    for (int i = 0; i < count; i++)
+        EXPECT(!a[i].is_fixed || a[i].follows || !strcmp(a[i].value, b[i].value), "%s: %s, not %s",
+               a[i].option, b[i].value, a[i].value);
+}
+
 // What config.json says beside sizes, read back.
 static void expect_meaning(const ModelShape *wanted, const char *path) {
     ModelSource *source;
@@ -19,11 +29,11 @@ static void expect_meaning(const ModelShape *wanted, const char *path) {
     EXPECT(a->kind == b->kind && a->factor == b->factor && a->low == b->low && a->high == b->high &&
                a->original == b->original,
            "rotation %d by %g", (int)b->kind, b->factor);
-    // Where queries have a bias theirs has one of the projection too.
-    bool proj = model_has_proj_bias(wanted) || (wanted->rms_norm && model_has_qkv_bias(wanted));
-    EXPECT(model_has_qkv_bias(found) == model_has_qkv_bias(wanted) && model_has_proj_bias(found) == proj &&
+    EXPECT(model_has_qkv_bias(found) == model_has_qkv_bias(wanted) &&
+               model_has_proj_bias(found) == model_has_proj_bias(wanted) &&
                model_has_mlp_bias(found) == model_has_mlp_bias(wanted),
            "biases");
+    expect_features(wanted, found);
     model_source_close(source);
 }
 

@@ -67,7 +67,7 @@ static void large_gates(Fixture *b) {
         run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y, exact});
         for (int64_t i = 0; i < COUNT; i++) near(b, "gelu", i, f(y)[i], (double)f(u)[i], 1e-6);
     }
-    run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y});
+    run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y, false});
     for (int64_t i = 0; i < COUNT; i++) near(b, "swiglu", i, f(y)[i], (double)f(u)[i], 1e-6);
 }
 
@@ -257,11 +257,11 @@ static void places(Fixture *b) {
     Tensor x = periodic(b, PLACES_ROWS), dy = periodic(b, PLACES_ROWS), gamma = periodic(b, 1);
     Tensor beta = periodic(b, 1), y = zeros(b, PLACES_ROWS, PLACES_COLS), dx = periodic(b, PLACES_ROWS);
     Tensor mean = zeros(b, 1, PLACES_ROWS), rstd = zeros(b, 1, PLACES_ROWS);
-    run(b, OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    run(b, OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f, 0});
     expect_periodic(b, "a norm", y);
-    run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, dx, dx});
+    run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, dx, dx, 0});
     expect_periodic(b, "a norm's gradient with a residual", dx);
-    run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, {0}, dx});
+    run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, {0}, dx, 0});
     expect_periodic(b, "a norm's gradient", dx);
     for (int exact = 0; exact < 2; exact++) {
         run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, beta, y, exact});

@@ -57,7 +57,7 @@ static void norms(Fixture *b) {
     enum { ROWS = 130, COLS = 701 };
     Tensor x = normals(b, ROWS, COLS), gamma = normals(b, 1, COLS), beta = normals(b, 1, COLS);
     for (int64_t i = 0; i < ROWS * COLS; i++) f(x)[i] = 5 + 2 * f(x)[i];
-    NormForward p = {x, gamma, beta, zeros(b, ROWS, COLS), zeros(b, 1, ROWS), zeros(b, 1, ROWS), 1e-5f};
+    NormForward p = {x, gamma, beta, zeros(b, ROWS, COLS), zeros(b, 1, ROWS), zeros(b, 1, ROWS), 1e-5f, 0};
     run(b, OP_NORM_FORWARD, &p);
     for (int64_t i = 0; i < ROWS * COLS; i++) {
         const float *row = f(x) + i / COLS * COLS;
@@ -73,8 +73,8 @@ static void norms(Fixture *b) {
              3e-6);
     }
     Tensor dy = normals(b, ROWS, COLS), residual = normals(b, ROWS, COLS), before = copy(b, residual);
-    NormBackwardInput plain = {dy, x, gamma, p.mean, p.rstd, {0}, zeros(b, ROWS, COLS)};
-    NormBackwardInput added = {dy, x, gamma, p.mean, p.rstd, residual, residual}; // in place
+    NormBackwardInput plain = {dy, x, gamma, p.mean, p.rstd, {0}, zeros(b, ROWS, COLS), 0};
+    NormBackwardInput added = {dy, x, gamma, p.mean, p.rstd, residual, residual, 0}; // in place
     run(b, OP_NORM_BACKWARD_INPUT, &plain);
     run(b, OP_NORM_BACKWARD_INPUT, &added);
     norm_inputs(b, plain, dy, (Tensor){0});
@@ -233,7 +233,7 @@ static void nans_at(Fixture *b, int64_t at, uint32_t nan_bits) {
     EXPECT(isnan(f(y)[COLS + at]), "%s: exact gelu", b->variant->isa);
     run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){other, x, row, y, true});
     EXPECT(isnan(f(y)[COLS + at]), "%s: exact gelu backward", b->variant->isa);
-    run(b, OP_NORM_FORWARD, &(NormForward){x, row, row, y, mean, rstd, 1e-5f});
+    run(b, OP_NORM_FORWARD, &(NormForward){x, row, row, y, mean, rstd, 1e-5f, 0});
     EXPECT(isnan(f(y)[COLS]) && isnan(f(mean)[1]) && isnan(f(rstd)[1]), "%s: norm", b->variant->isa);
     run(b, OP_LOSS_MAX, &(LossMax){x, mean, 0, COLS});
     EXPECT(isnan(f(mean)[1]) && !isnan(f(mean)[0]), "%s: loss max", b->variant->isa);

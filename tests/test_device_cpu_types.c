@@ -129,8 +129,8 @@ static void activations(Draw *d) {
     run(d->b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, dx, false});
     Tensor wide = output(d, elements(d, ROWS, 2 * COLS)), wide_bias = elements(d, 1, 2 * COLS);
     Tensor gated = output(d, elements(d, ROWS, COLS));
-    run(d->b, OP_SWIGLU_FORWARD, &(SwigluForward){wide, wide_bias, gated});
-    run(d->b, OP_SWIGLU_BACKWARD, &(SwigluBackward){dy, wide, (Tensor){0}, wide}); // in place
+    run(d->b, OP_SWIGLU_FORWARD, &(SwigluForward){wide, wide_bias, gated, false});
+    run(d->b, OP_SWIGLU_BACKWARD, &(SwigluBackward){dy, wide, (Tensor){0}, wide, false}); // in place
     run(d->b, OP_COLUMN_SUM, &(ColumnSum){x, sums(d, 1, COLS)});
     run(d->b, OP_ADD, &(Add){x, output(d, dy)});
 }
@@ -168,9 +168,9 @@ static void norms_of(Draw *d, bool centres) {
     Tensor beta = centres ? elements(d, 1, COLS) : none, mean = centres ? sums(d, 1, ROWS) : none;
     Tensor rstd = sums(d, 1, ROWS), y = output(d, elements(d, ROWS, COLS));
     Tensor residual = output(d, elements(d, ROWS, COLS)), dbeta = centres ? sums(d, 1, COLS) : none;
-    run(d->b, OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    run(d->b, OP_NORM_FORWARD, &(NormForward){x, gamma, beta, y, mean, rstd, 1e-5f, 0});
     run(d->b, OP_NORM_BACKWARD_WEIGHT, &(NormBackwardWeight){dy, x, mean, rstd, sums(d, 1, COLS), dbeta});
-    run(d->b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, residual, residual});
+    run(d->b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, residual, residual, 0});
 }
 
 static void layer_norms(Draw *d) { norms_of(d, true); }

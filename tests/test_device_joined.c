@@ -50,7 +50,7 @@ static void declare_norm(Fixture *b, Problem *p) {
 static void layer_norm_forward(Fixture *b, Problem *p) {
     norm_forward(
         b->device, b->stream,
-        (NormForward){p->inputs[0], p->inputs[1], p->inputs[2], p->y, p->other[0], p->other[1], 1e-5f});
+        (NormForward){p->inputs[0], p->inputs[1], p->inputs[2], p->y, p->other[0], p->other[1], 1e-5f, 0});
 }
 
 static void layer_norm_at_once(Fixture *b, Problem *p) {

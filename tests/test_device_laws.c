@@ -173,8 +173,8 @@ static void results_in_place(Fixture *b) {
     enum { ROWS = 13, WIDTH = 35 };
     Tensor x = normals(b, ROWS, 2 * WIDTH), dy = normals(b, ROWS, WIDTH), dx = tensor(b, ROWS, 2 * WIDTH);
     Tensor bias = normals(b, 1, 2 * WIDTH), over = copy_of(b, x);
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx});
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, over, bias, over});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx, false});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, over, bias, over, false});
     expect_near(b, "swiglu over x", over, dx, 0);
 
     Tensor g = columns_of(b, x, 0, WIDTH), gamma = normals(b, 1, WIDTH), dg = tensor(b, ROWS, WIDTH);
@@ -187,12 +187,12 @@ static void results_in_place(Fixture *b) {
 
     Tensor mean = normals_f32(b, 1, ROWS), rstd = normals_f32(b, 1, ROWS), rest = normals(b, ROWS, WIDTH);
     Tensor places[3] = {copy_of(b, dy), copy_of(b, g), copy_of(b, rest)};
-    norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, g, gamma, mean, rstd, rest, dg});
+    norm_backward_input(b->device, b->stream, (NormBackwardInput){dy, g, gamma, mean, rstd, rest, dg, 0});
     for (int i = 0; i < 3; i++) {
         Tensor in[3] = {dy, g, rest};
         in[i] = places[i];
         norm_backward_input(b->device, b->stream,
-                            (NormBackwardInput){in[0], in[1], gamma, mean, rstd, in[2], places[i]});
+                            (NormBackwardInput){in[0], in[1], gamma, mean, rstd, in[2], places[i], 0});
         expect_near(b, "norm in place", places[i], dg, 0);
     }
 }
@@ -232,9 +232,9 @@ static void golden_swiglu(Fixture *b) {
     Tensor x = from_floats(b, 1, 4, (const float[]){1, 1, 3, -2}), y = tensor(b, 1, 2), dx = tensor(b, 1, 4);
     Tensor bias = from_floats(b, 1, 4, (const float[]){0, 1, 0, 1});
     Tensor dy = from_floats(b, 1, 2, (const float[]){1, 2});
-    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, y});
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, y, false});
     expect_near(b, "swiglu", y, from_floats(b, 1, 2, (const float[]){2.193175736f, -1.761594156f}), 1e-6);
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx, false});
     expect_near(
         b, "dx", dx,
         from_floats(b, 1, 4, (const float[]){2.783011434f, -2.181568498f, 0.731058579f, 3.523188312f}), 1e-6);
@@ -244,7 +244,7 @@ static void golden_swiglu(Fixture *b) {
 static void golden_rms_norm(Fixture *b) {
     Tensor x = from_floats(b, 2, 2, (const float[]){3, 4, 0, 0}), y = tensor(b, 2, 2);
     Tensor gamma = from_floats(b, 1, 2, (const float[]){1, 10}), rstd = tensor_f32(b, 1, 2);
-    norm_forward(b->device, b->stream, (NormForward){x, gamma, {0}, y, {0}, rstd, 0.25f});
+    norm_forward(b->device, b->stream, (NormForward){x, gamma, {0}, y, {0}, rstd, 0.25f, 0});
     expect_near(b, "y", y, from_floats(b, 2, 2, (const float[]){0.8401680504f, 11.20224067f, 0, 0}), 2e-6);
     expect_near(b, "rstd", rstd, from_floats(b, 1, 2, (const float[]){0.2800560168f, 2}), 1e-6);
 }

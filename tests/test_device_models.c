@@ -3,6 +3,7 @@
 // what its emulator happens to do. TRIREME_TEST_DEVICE=cuda compares a GPU; there a product that joins other operations is
 // compared where its sums are exact in every order, as that of cuBLASLt is not known.
 #include "device_cases.h"
+#include "gpu_model_heads.h"
 #include "gpu_model_products.h"
 
 // ---- models of the loss and the optimizer -----------------------------------------------------------------
@@ -158,10 +159,17 @@ static bool model_run(DeviceOp op, const void *args) {
         MODEL(SWIGLU_BACKWARD, swiglu_backward)
         MODEL(BIAS_DROPOUT_ADD, bias_dropout_add)
         MODEL(DROPOUT_BACKWARD, dropout_backward)
+        MODEL(SCALE, scale)
+        MODEL(SOFT_CAP, soft_cap)
+        MODEL(SOFT_CAP_BACKWARD, soft_cap_backward)
         MODEL(COLUMN_SUM, column_sum)
         MODEL(NORM_FORWARD, norm_forward)
         MODEL(NORM_BACKWARD_INPUT, norm_backward_input)
         MODEL(NORM_BACKWARD_WEIGHT, norm_backward_weight)
+        MODEL(QK_SUMS, qk_sums)
+        MODEL(QK_NORM_FORWARD, qk_norm_forward)
+        MODEL(QK_NORM_BACKWARD_INPUT, qk_norm_backward_input)
+        MODEL(QK_NORM_BACKWARD_WEIGHT, qk_norm_backward_weight)
         MODEL(ROTARY, rotary)
         MODEL(EMBEDDING_FORWARD, embedding_forward)
         MODEL(EMBEDDING_BACKWARD, embedding_backward)

@@ -36,7 +36,7 @@ static void narrow_integers(Fixture *b) {
 
 static void half_a_layer_norm(Fixture *b) {
     Tensor x = normals(b, 2, 3), row = normals(b, 1, 3), statistic = normals(b, 1, 2);
-    norm_forward(b->device, b->stream, (NormForward){x, row, row, x, {0}, statistic, 1e-5f});
+    norm_forward(b->device, b->stream, (NormForward){x, row, row, x, {0}, statistic, 1e-5f, 0});
 }
 
 static void uneven_groups(Fixture *b) {

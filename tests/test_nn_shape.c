@@ -11,8 +11,10 @@ static ModelShape rotated(int columns, Rope rope) {
 // The numbers are those of transformers' ROPE_INIT_FUNCTIONS, in fp32, for a Llama 3.1 8B, a Llama 3.2 1B, one
 // with other factors, and a linear scaling.
 static void frequencies(void) {
-    static const Rope llama31 = {ROPE_LLAMA3, 8, 1, 4, 8192}, llama32 = {ROPE_LLAMA3, 32, 1, 4, 8192},
-                      other = {ROPE_LLAMA3, 4, 2, 3, 512}, linear = {.kind = ROPE_LINEAR, .factor = 2.5};
+    static const Rope llama31 = {ROPE_LLAMA3, 8, 1, 4, 8192, 0, false},
+                      llama32 = {ROPE_LLAMA3, 32, 1, 4, 8192, 0, false},
+                      other = {ROPE_LLAMA3, 4, 2, 3, 512, 0, false},
+                      linear = {.kind = ROPE_LINEAR, .factor = 2.5};
     static const struct {
         const Rope *rope;
         int columns, i;
@@ -42,24 +44,72 @@ static void frequencies(void) {
     };
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         ModelShape shape = rotated(rows[n].columns, *rows[n].rope);
-        double found = model_rotary_frequency(&shape, rows[n].i);
+        double found = model_rotary_frequency(&shape, rows[n].i, false);
         EXPECT(fabs(found / rows[n].wanted - 1) < 1e-6, "row %zu: %.9e, not %.9e", n, found, rows[n].wanted);
     }
+}
+
+// The numbers of GPT-OSS (limits not rounded) and DeepSeek-V3 are those of the definition in fp64.
+static void yarn(void) {
+    static const struct {
+        Rope rope;
+        double base, wanted, factor;
+        int i;
+    } rows[] = {
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 5.081327482e-2, 1.346573590, 8},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 3.170569618e-2, 1.346573590, 9},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 6.794959490e-3, 1.346573590, 12},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 1.293187012e-4, 1.346573590, 17},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 3.830881237e-5, 1.346573590, 18},
+        {{ROPE_YARN, 40, 1, 32, 4096, 0, false}, 1e4, 5.5e-3, 1.368887945, 16},
+        {{ROPE_YARN, 40, 1, 32, 4096, 1.25, false}, 1e4, 3.333803580e-5, 1.25, 23},
+    };
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        ModelShape shape = rotated(64, rows[n].rope);
+        shape.rotary_base = rows[n].base;
+        double found = model_rotary_frequency(&shape, rows[n].i, false),
+               factor = model_rotary_factor(&shape, false);
+        EXPECT(fabs(found / rows[n].wanted - 1) < 1e-8, "row %zu: %.9e, not %.9e", n, found, rows[n].wanted);
+        EXPECT(fabs(factor / rows[n].factor - 1) < 1e-8, "row %zu: factor %.9f", n, factor);
+    }
+}
+
+// Four times as many positions as before, by a larger base; as many leave it as it is. Layers with a window have another.
+static void dynamic(void) {
+    ModelShape shape = rotated(128, (Rope){.kind = ROPE_DYNAMIC, .factor = 1, .original = 2048});
+    shape.rotary_base = 10000, shape.sequence = 2048;
+    EXPECT(model_rotary_frequency(&shape, 1, false) == pow(10000, -2.0 / 128), "as many positions");
+    shape.sequence = 4 * 2048;
+    double found = model_rotary_frequency(&shape, 1, false), wanted = pow(40889.942432, -2.0 / 128);
+    EXPECT(fabs(found / wanted - 1) < 1e-9, "%.9e, not %.9e", found, wanted);
+    shape.rotary_base_local = 500;
+    EXPECT(model_rotary_frequency(&shape, 3, true) == pow(500, -6.0 / 128), "the base of windows");
+}
+
+static void rotating_layers(void) {
+    ModelShape shape = rotated(64, (Rope){0});
+    shape.no_rope_freq = 4;
+    for (int layer = 0; layer < 12; layer++)
+        EXPECT(model_layer_rotates(&shape, layer) == (layer % 4 != 3), "layer %d", layer);
 }
 
 // Without scaling, and in the columns that are rotated alone.
 static void plain_frequencies(void) {
     ModelShape shape = rotated(64, (Rope){0});
     for (int i = 0; i < 32; i++) {
-        double found = model_rotary_frequency(&shape, i), wanted = pow(500000, -2.0 * i / 64);
+        double found = model_rotary_frequency(&shape, i, false), wanted = pow(500000, -2.0 * i / 64);
         EXPECT(found == wanted, "%d: %.17g, not %.17g", i, found, wanted);
     }
     shape.rotary_columns = 16;
-    EXPECT(model_rotary_frequency(&shape, 3) == pow(500000, -6.0 / 16), "a share of the head");
+    EXPECT(model_rotary_frequency(&shape, 3, false) == pow(500000, -6.0 / 16), "a share of the head");
 }
 
 int main(int argc, char **argv) {
-    return harness_run(
-        (const Test[]){{"frequencies", frequencies}, {"plain_frequencies", plain_frequencies}, {0}}, argc,
-        argv);
+    return harness_run((const Test[]){{"frequencies", frequencies},
+                                      {"plain_frequencies", plain_frequencies},
+                                      {"yarn", yarn},
+                                      {"dynamic", dynamic},
+                                      {"rotating_layers", rotating_layers},
+                                      {0}},
+                       argc, argv);
 }

@@ -6,13 +6,20 @@
 #include <stddef.h>
 #include <string.h>
 
-static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", NULL};
+static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", "geglu", "relu_squared", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
 static const char *const softmax_words[] = {"plain", "off_by_one", "sinks", NULL};
-static const char *const rope_words[] = {"plain", "linear", "llama3", NULL};
+static const char *const family_words[] = {"any",      "mistral", "qwen2",    "qwen3",  "smollm3",
+                                           "phi3",     "olmo2",   "gemma2",   "gemma3", "gpt_neox",
+                                           "stablelm", "granite", "nemotron", NULL};
+static const char *const norm_words[] = {"pre", "post", "sandwich", NULL};
+static const char *const qk_words[] = {"none", "head", "all", NULL};
+static const char *const rope_words[] = {"plain", "linear", "llama3", "yarn", "dynamic", NULL};
 
 _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int) &&
-                   sizeof(RopeScaling) == sizeof(int) && sizeof(Softmax) == sizeof(int),
+                   sizeof(RopeScaling) == sizeof(int) && sizeof(Softmax) == sizeof(int) &&
+                   sizeof(NormPlace) == sizeof(int) && sizeof(QkNorm) == sizeof(int) &&
+                   sizeof(ModelFamily) == sizeof(int),
                "read as int");
 
 #define X(TYPE, field, most) {#field, TYPE##_FIELD, offsetof(RunState, field), 0, most, NULL},
@@ -31,6 +38,9 @@ enum { NUM_STATE = sizeof state_fields / sizeof state_fields[0] };
 #define TYPE_POSITION     WORD_FIELD, position_words
 #define TYPE_ROPE_SCALING WORD_FIELD, rope_words
 #define TYPE_SOFTMAX      WORD_FIELD, softmax_words
+#define TYPE_NORM_PLACE   WORD_FIELD, norm_words
+#define TYPE_QK_NORM      WORD_FIELD, qk_words
+#define TYPE_FAMILY       WORD_FIELD, family_words
 
 #define ROW(name, type_and_words, member, least, most) ROW_OF(name, type_and_words, member, least, most)
 #define ROW_OF(name, type, words, member, least, most)                                                       \
@@ -39,7 +49,8 @@ enum { NUM_STATE = sizeof state_fields / sizeof state_fields[0] };
     {                                                                                                        \
         {gpt2, llama}, { gguf_gpt2, gguf_llama }                                                             \
     }
-#define NOWHERE NAMES(NULL, NULL, NULL, NULL)
+#define NOWHERE   NAMES(NULL, NULL, NULL, NULL)
+#define BY_FAMILY NAMES(NULL, "", NULL, "")
 
 const ModelSize model_sizes[] = {
 #define SIZE(TYPE, member, least, most, option, meaning, names)                                              \
@@ -226,13 +237,15 @@ Status skipped_read(const Json *object, const char *what, RunState *state) {
 
 static Status check_rotation(const ModelShape *s, const char *what) {
     const Rope *rope = &s->rope;
-    bool slowed = rope->kind != ROPE_PLAIN, shared = rope->kind == ROPE_LLAMA3;
+    bool slowed = rope->kind != ROPE_PLAIN, shared = rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN;
     if (s->rotary_columns % 2 || s->rotary_columns > s->head_size)
         return fail(ERR_DATA,
                     "%s: \"rotary_columns\" is %d; it must be even and at most the \"head_size\" of %d", what,
                     s->rotary_columns, s->head_size);
     if (s->rotary_base < 1) return fail(ERR_DATA, "%s: \"rotary_base\" is below 1", what);
     if (slowed && rope->factor < 1) return fail(ERR_DATA, "%s: \"rope_factor\" is below 1", what);
+    if (rope->kind == ROPE_DYNAMIC && !rope->original)
+        return fail(ERR_DATA, "%s: \"rope_original_positions\" is 0", what);
     if (!shared || (rope->low > 0 && rope->high > rope->low && rope->original > 0)) return OK;
     return fail(
         ERR_DATA,

@@ -26,15 +26,18 @@ typedef struct {
     ManifestField field; // of ModelShape
     const char *option;  // the field of Options, or NULL
     SizeMeaning meaning;
-    const char *names[NUM_FORMATS][NUM_ARCHITECTURES]; // NULL: the format cannot hold it
+    const char *names[NUM_FORMATS][NUM_DIALECTS]; // NULL: the format cannot hold it
 } ModelSize;
 
 extern const ModelSize model_sizes[];
 extern const int num_model_sizes;
 
+const ModelSize *size_named(const char *member); // the row of a member of ModelShape
+// The name of a size in a format; NULL: the format cannot hold it. "": code of its own reads and writes it.
+const char *size_name(const ModelSize *size, Format format, const Family *family);
 // The row with this name in a format, or NULL.
-const ModelSize *size_of_name(Format format, Architecture architecture, const char *name);
+const ModelSize *size_of_name(Format format, const Family *family, const char *name);
 // The shape as other programs' files say it: every head has a group, and there are positions for a sequence.
 ModelShape shape_spelled_out(const ModelShape *shape);
 // ERR_UNAVAILABLE names the first size that the format cannot hold and that is not zero.
-Status shape_check_names(const ModelShape *shape, Format format, Architecture architecture);
+Status shape_check_names(const ModelShape *shape, Format format, const Family *family);

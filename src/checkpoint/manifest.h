@@ -18,7 +18,7 @@ Status skipped_read(const Json *object, const char *what, RunState *state); // N
 // ---- manifest.c, manifest_write.c, cover.c -------------------------------------------------------------
 
 #define MANIFEST_FORMAT "trireme checkpoint"
-enum { MANIFEST_VERSION = 3, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
+enum { MANIFEST_VERSION = 4, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
 
 typedef struct {
     const char *name; // in the checkpoint's folder

@@ -1,4 +1,5 @@
 // Writes a manifest or a rank's record as text.
+#include "checkpoint/fields.h"
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <string.h>
@@ -73,9 +74,52 @@ void manifest_write_record(const Manifest *m, Text *out) {
     text_add(out, "}\n");
 }
 
+// Sizes that programs of version 3 do not know, and ignore.
+static bool has_newer_sizes(const ModelShape *s) {
+    static const char *const known[] = {"layers",
+                                        "hidden",
+                                        "heads",
+                                        "head_size",
+                                        "ffn",
+                                        "sequence",
+                                        "groups",
+                                        "positions",
+                                        "vocabulary",
+                                        "activation",
+                                        "position",
+                                        "rotary_base",
+                                        "rotary_columns",
+                                        "rope_scaling",
+                                        "rope_factor",
+                                        "rope_low_frequency",
+                                        "rope_high_frequency",
+                                        "rope_original_positions",
+                                        "rms_norm",
+                                        "no_linear_bias",
+                                        "qkv_bias",
+                                        "proj_bias",
+                                        "mlp_bias",
+                                        "untied",
+                                        "hidden_dropout",
+                                        "attention_dropout",
+                                        "norm_epsilon",
+                                        "init_std",
+                                        "seed",
+                                        "family"};
+    for (int i = 0; i < num_model_sizes; i++) {
+        bool is_known = false;
+        for (size_t k = 0; k < sizeof known / sizeof known[0]; k++)
+            is_known |= !strcmp(model_sizes[i].field.name, known[k]);
+        if (!is_known && !field_is_zero(&model_sizes[i].field, s)) return true;
+    }
+    return false;
+}
+
 // The lowest version of the format whose programs go on correctly. Programs of version 1 ignore the scaling of
-// rotations, those of version 2 the samples that are left out.
+// rotations, those of version 2 the samples that are left out, those of version 3 what families other than GPT-2 and
+// Llama have.
 static int version_needed(const CheckpointInfo *info) {
+    if (has_newer_sizes(&info->shape)) return 4;
     return info->state.skipped.count ? 3 : info->shape.rope.kind == ROPE_PLAIN ? 1 : 2;
 }
 

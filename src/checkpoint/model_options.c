@@ -81,13 +81,20 @@ static void add_real(Rows *rows, const char *option, bool has, double value) {
 }
 
 static void add_scaling(Rows *rows, const Rope *rope) {
-    bool linear = rope->kind == ROPE_LINEAR, llama3 = rope->kind == ROPE_LLAMA3;
+    bool linear = rope->kind == ROPE_LINEAR, llama3 = rope->kind == ROPE_LLAMA3,
+         yarn = rope->kind == ROPE_YARN;
+    bool dynamic = rope->kind == ROPE_DYNAMIC, shared = llama3 || yarn || dynamic;
     add_real(rows, "rotary_seq_len_interpolation_factor", linear, rope->factor);
     add_flag(rows, "use_rope_scaling", llama3);
-    add_real(rows, "rope_scaling_factor", llama3, rope->factor);
+    add_row(rows, "rope_scaling_type", FIXED, "%s", yarn ? "yarn" : dynamic ? "dynamic" : "");
+    add_real(rows, "yarn_beta_slow", yarn, rope->low);
+    add_real(rows, "yarn_beta_fast", yarn, rope->high);
+    add_real(rows, "yarn_attention_factor", yarn && rope->attention > 0, rope->attention);
+    add_flag(rows, "yarn_correction_range_round_to_int", !rope->unrounded);
+    add_real(rows, "rope_scaling_factor", shared, rope->factor);
     add_real(rows, "rope_low_freq_factor", llama3, rope->low);
     add_real(rows, "rope_high_freq_factor", llama3, rope->high);
-    add_size(rows, "rope_original_max_position_embeddings", FIXED, llama3, rope->original);
+    add_size(rows, "rope_original_max_position_embeddings", FIXED, shared, rope->original);
 }
 
 // The list of layers with a window as far as it does not repeat; a plain number where every Nth layer has none.
@@ -130,9 +137,13 @@ static void add_sizes(Rows *rows, const ModelShape *shape) {
 }
 
 static void add_rules(Rows *rows, const ModelShape *s) {
-    bool swiglu = s->activation == ACTIVATION_SWIGLU, grouped = model_groups(s) < s->heads;
+    static const char *const places[] = {
+        [NORM_PRE] = "pre", [NORM_POST] = "post", [NORM_SANDWICH] = "sandwich"};
+    static const char *const qk_norms[] = {
+        [QK_NORM_NONE] = "none", [QK_NORM_HEAD] = "head", [QK_NORM_ALL] = "all"};
+    bool grouped = model_groups(s) < s->heads;
     bool usual_head = s->head_size * s->heads == s->hidden;
-    bool usual_mlp = s->ffn == (swiglu ? s->hidden / 24 * 64 : 4 * s->hidden);
+    bool usual_mlp = s->ffn == (model_is_gated(s) ? s->hidden / 24 * 64 : 4 * s->hidden);
     add_row(rows, "ffn_hidden_size", FIXED | (usual_mlp ? FOLLOWS : 0), "%d", s->ffn);
     add_row(rows, "kv_channels", FIXED | (usual_head ? FOLLOWS : 0), "%d", s->head_size);
     add_flag(rows, "group_query_attention", grouped);
@@ -141,7 +152,12 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_scaling(rows, &s->rope);
     add_windows(rows, s);
     add_row(rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
-    add_flag(rows, "swiglu", swiglu);
+    add_row(rows, "model_family", 0, "%s", size_named("family")->field.words[s->family]);
+    add_row(rows, "norm_placement", FIXED, "%s", places[s->norm_place]);
+    add_row(rows, "qk_norm", FIXED, "%s", qk_norms[s->qk_norm]);
+    add_flag(rows, "swiglu", s->activation == ACTIVATION_SWIGLU);
+    add_flag(rows, "geglu", s->activation == ACTIVATION_GEGLU);
+    add_flag(rows, "squared_relu", s->activation == ACTIVATION_RELU_SQUARED);
     add_flag(rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);
     add_flag(rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // otherwise every linear weight has one
     add_flag(rows, "add_attn_proj_bias", s->no_linear_bias && s->proj_bias);

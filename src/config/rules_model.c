@@ -48,13 +48,15 @@ static Status resolve_query_groups(Options *o) {
 
 static Status resolve_mlp(Options *o) {
     int t = o->shape.tp, gated = o->hidden_size / 24 * 64; // 2/3 of 4 H in multiples of 64
-    if (o->swiglu && gated == 0 && o->ffn_hidden_size == INT_UNSET)
-        return fail(
-            ERR_CONFIG,
-            "--swiglu with --hidden-size %d leaves no multiple of 64 for the MLP: set --ffn-hidden-size, "
-            "such as %lld",
-            o->hidden_size, 4LL * o->hidden_size);
-    derive_int(o, OPT_ffn_hidden_size, &o->ffn_hidden_size, o->swiglu ? gated : 4 * o->hidden_size);
+    bool has_gate = o->swiglu || o->geglu;
+    if (o->swiglu + o->geglu + o->squared_relu > 1)
+        return fail(ERR_CONFIG, "--swiglu, --geglu and --squared-relu are different MLPs: keep one");
+    if (has_gate && gated == 0 && o->ffn_hidden_size == INT_UNSET)
+        return fail(ERR_CONFIG,
+                    "--%s with --hidden-size %d leaves no multiple of 64 for the MLP: set --ffn-hidden-size, "
+                    "such as %lld",
+                    o->swiglu ? "swiglu" : "geglu", o->hidden_size, 4LL * o->hidden_size);
+    derive_int(o, OPT_ffn_hidden_size, &o->ffn_hidden_size, has_gate ? gated : 4 * o->hidden_size);
     if (o->ffn_hidden_size % t == 0) return OK;
     return fail(
         ERR_CONFIG,
@@ -120,7 +122,19 @@ static Status resolve_rotary_columns(Options *o) {
         o->rotary_percent, o->kv_channels, columns);
 }
 
+static Status check_scaling_type(const Options *o) {
+    if (o->use_rope_scaling || !isnan(o->rotary_seq_len_interpolation_factor))
+        return fail(ERR_CONFIG,
+                    "--rope-scaling-type %s and --%s are two ways to scale rotary positions: keep one",
+                    o->rope_scaling_type,
+                    o->use_rope_scaling ? "use-rope-scaling" : "rotary-seq-len-interpolation-factor");
+    if (strcmp(o->rope_scaling_type, "yarn") != 0 || o->yarn_beta_fast > o->yarn_beta_slow) return OK;
+    return fail(ERR_CONFIG, "--yarn-beta-fast (%g) must be greater than --yarn-beta-slow (%g): use %g",
+                o->yarn_beta_fast, o->yarn_beta_slow, 32 * o->yarn_beta_slow);
+}
+
 static Status check_rope_scaling(Options *o) {
+    if (positions_are(o, "rope") && o->rope_scaling_type) return check_scaling_type(o);
     if (!positions_are(o, "rope") || !o->use_rope_scaling) return OK;
     if (!isnan(o->rotary_seq_len_interpolation_factor))
         return fail(ERR_CONFIG,
@@ -130,6 +144,32 @@ static Status check_rope_scaling(Options *o) {
     return fail(ERR_CONFIG,
                 "--rope-high-freq-factor (%g) must be greater than --rope-low-freq-factor (%g): use %g",
                 o->rope_high_freq_factor, o->rope_low_freq_factor, 4 * o->rope_low_freq_factor);
+}
+
+// ---- norms ------------------------------------------------------------------------------------------------
+
+static Status check_norms(Options *o) {
+    bool all_biases = !o->disable_bias_linear;
+    if (strcmp(o->qk_norm, "none") && strcmp(o->normalization, "RMSNorm"))
+        return fail(ERR_CONFIG, "--qk-norm %s is an RMS norm: add --normalization RMSNorm", o->qk_norm);
+    if (o->residual_multiplier > 0 && (all_biases || o->add_attn_proj_bias || o->add_mlp_bias))
+        return fail(ERR_CONFIG, "--residual-multiplier %g: what it multiplies has no bias: %s",
+                    o->residual_multiplier,
+                    all_biases              ? "add --disable-bias-linear"
+                    : o->add_attn_proj_bias ? "leave out --add-attn-proj-bias"
+                                            : "leave out --add-mlp-bias");
+    if (!strcmp(o->norm_placement, "pre")) return OK;
+    if (o->parallel_block)
+        return fail(ERR_CONFIG,
+                    "--parallel-block has norms before attention and MLP alone: leave out "
+                    "--norm-placement %s",
+                    o->norm_placement);
+    if (!all_biases && !o->add_attn_proj_bias && !o->add_mlp_bias) return OK;
+    return fail(ERR_CONFIG, "--norm-placement %s: what goes into these norms has no bias: %s",
+                o->norm_placement,
+                all_biases              ? "add --disable-bias-linear"
+                : o->add_attn_proj_bias ? "leave out --add-attn-proj-bias"
+                                        : "leave out --add-mlp-bias");
 }
 
 // ---- precision --------------------------------------------------------------------------------------------
@@ -350,6 +390,7 @@ Rule *const model_rules[] = {resolve_heads,
                              resolve_positions,
                              resolve_rotary_columns,
                              check_rope_scaling,
+                             check_norms,
                              resolve_windows,
                              resolve_precision,
                              check_fp8,

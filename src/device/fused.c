@@ -38,7 +38,8 @@ void split_norm_backward(Device *device, Stream *stream, const NormBackward *p) 
                                             .mean = p->mean,
                                             .rstd = p->rstd,
                                             .residual = p->residual,
-                                            .dx = p->dx});
+                                            .dx = p->dx,
+                                            .offset = p->offset});
 }
 
 void split_loss_whole(Device *device, Stream *stream, const LossWhole *p) {

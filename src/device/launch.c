@@ -1,6 +1,6 @@
 // The front of the operations: each checks the shapes of its tensors, counts the call and has the backend make it.
+#include "device/launch.h"
 #include "base/rank.h"
-#include "device/front.h"
 #include <string.h>
 
 // ---- counts -----------------------------------------------------------------------------------------------
@@ -15,29 +15,6 @@ void device_on_operation(Device *device, OnOperation *hook, void *self) {
 }
 
 // ---- what every operation passes --------------------------------------------------------------------------
-
-// The shape and type that a tensor must have; one per tensor of the argument struct, in its order.
-typedef struct {
-    int64_t rows, cols;
-    DType dtype;
-    bool optional;
-} Shape;
-
-static Shape f32(int64_t rows, int64_t cols) { return (Shape){rows, cols, F32, false}; }
-static Shape f64(int64_t rows, int64_t cols) { return (Shape){rows, cols, F64, false}; }
-static Shape i32(int64_t rows, int64_t cols) { return (Shape){rows, cols, I32, false}; }
-static Shape of(DType dtype, int64_t rows, int64_t cols) { return (Shape){rows, cols, dtype, false}; }
-static Shape optional(Shape shape) { return (Shape){shape.rows, shape.cols, shape.dtype, true}; }
-
-// The element type that this tensor gives its call.
-static DType element_type(DeviceOp op, Tensor x) {
-    CHECK(dtype_is_element(x.dtype), "%s of %s tensors; it works on f32, bf16 and f16", op_rows[op].name,
-          dtype_name(x.dtype));
-    return x.dtype;
-}
-
-static Shape like(DeviceOp op, Tensor x) { return of(element_type(op, x), x.rows, x.cols); }
-static Shape like_f32(Tensor x) { return f32(x.rows, x.cols); }
 
 static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *shapes) {
     for (int i = 0; i < row->reads + row->writes; i++) {
@@ -119,7 +96,7 @@ static void find_workspace(Device *device, Stream *stream, DeviceOp op, const vo
           stream->exec.workspace_bytes);
 }
 
-static void launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes) {
+void device_launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes) {
     CHECK(stream->device == device, "%s: a stream of another device", op_rows[op].name);
     if (device->hook) device->hook(device->hook_self);
     check_shapes(&op_rows[op], args, shapes);
@@ -131,7 +108,7 @@ static void launch(Device *device, Stream *stream, DeviceOp op, const void *args
 // A fused operation: as one, or by the basic ones.
 #define LAUNCH_OR_SPLIT(NAME, function, ...)                                                                 \
     if (device->model->is_fused)                                                                             \
-        launch(device, stream, OP_##NAME, &args, (Shape[]){__VA_ARGS__});                                    \
+        device_launch(device, stream, OP_##NAME, &args, (Shape[]){__VA_ARGS__});                             \
     else                                                                                                     \
         split_##function(device, stream, &args)
 
@@ -156,9 +133,9 @@ static void matmul_float8(Device *device, Stream *stream, Matmul args) {
     CHECK(dtype_is_float8(args.b.dtype) && (args.a.dtype == E4M3 || args.b.dtype == E4M3),
           "matmul: a of %s and b of %s", dtype_name(args.a.dtype), dtype_name(args.b.dtype));
     CHECK(!args.transpose_a && args.transpose_b, "matmul: factors in 8 bits are a [M, K] and b [N, K]");
-    launch(device, stream, OP_MATMUL, &args,
-           (Shape[]){of(args.a.dtype, m, k), of(args.b.dtype, n, k), optional(of(d, 1, n)), f32(1, 1),
-                     f32(1, 1), of(d, m, n)});
+    device_launch(device, stream, OP_MATMUL, &args,
+                  (Shape[]){of(args.a.dtype, m, k), of(args.b.dtype, n, k), optional(of(d, 1, n)), f32(1, 1),
+                            f32(1, 1), of(d, m, n)});
 }
 
 void matmul(Device *device, Stream *stream, Matmul args) {
@@ -173,15 +150,15 @@ void matmul(Device *device, Stream *stream, Matmul args) {
     Shape a = args.transpose_a ? of(e, k, m) : of(e, m, k);
     Shape b = args.transpose_b ? of(e, n, k) : of(e, k, n);
     Shape d = args.accumulate || args.d.dtype == F32 ? f32(m, n) : of(e, m, n);
-    launch(device, stream, OP_MATMUL, &args,
-           (Shape[]){a, b, optional(of(e, 1, n)), optional(f32(1, 1)), optional(f32(1, 1)), d});
+    device_launch(device, stream, OP_MATMUL, &args,
+                  (Shape[]){a, b, optional(of(e, 1, n)), optional(f32(1, 1)), optional(f32(1, 1)), d});
 }
 
 void quantize(Device *device, Stream *stream, Quantize args) {
     Shape x = like(OP_QUANTIZE, args.x), scale = f32(1, 1);
     CHECK(dtype_is_float8(args.q.dtype), "quantize: to %s; it makes e4m3 and e5m2", dtype_name(args.q.dtype));
     Shape q = args.transpose ? of(args.q.dtype, x.cols, x.rows) : of(args.q.dtype, x.rows, x.cols);
-    launch(device, stream, OP_QUANTIZE, &args, (Shape[]){x, scale, q, scale});
+    device_launch(device, stream, OP_QUANTIZE, &args, (Shape[]){x, scale, q, scale});
 }
 
 void matmul_sums(Device *device, Stream *stream, MatmulSums args) {
@@ -206,39 +183,41 @@ void matmul_gelu_backward(Device *device, Stream *stream, MatmulGeluBackward arg
 
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args) {
     Shape x = like(OP_BIAS_GELU_FORWARD, args.x), bias = optional(of(x.dtype, 1, x.cols));
-    launch(device, stream, OP_BIAS_GELU_FORWARD, &args, (Shape[]){x, bias, x});
+    device_launch(device, stream, OP_BIAS_GELU_FORWARD, &args, (Shape[]){x, bias, x});
 }
 
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args) {
     Shape x = like(OP_BIAS_GELU_BACKWARD, args.x), bias = optional(of(x.dtype, 1, x.cols));
-    launch(device, stream, OP_BIAS_GELU_BACKWARD, &args, (Shape[]){x, x, bias, x});
+    device_launch(device, stream, OP_BIAS_GELU_BACKWARD, &args, (Shape[]){x, x, bias, x});
 }
 
 void swiglu_forward(Device *device, Stream *stream, SwigluForward args) {
     Shape y = like(OP_SWIGLU_FORWARD, args.y), x = of(y.dtype, y.rows, 2 * y.cols);
-    launch(device, stream, OP_SWIGLU_FORWARD, &args, (Shape[]){x, optional(of(y.dtype, 1, x.cols)), y});
+    device_launch(device, stream, OP_SWIGLU_FORWARD, &args,
+                  (Shape[]){x, optional(of(y.dtype, 1, x.cols)), y});
 }
 
 void swiglu_backward(Device *device, Stream *stream, SwigluBackward args) {
     Shape dy = like(OP_SWIGLU_BACKWARD, args.dy), x = of(dy.dtype, dy.rows, 2 * dy.cols);
-    launch(device, stream, OP_SWIGLU_BACKWARD, &args, (Shape[]){dy, x, optional(of(dy.dtype, 1, x.cols)), x});
+    device_launch(device, stream, OP_SWIGLU_BACKWARD, &args,
+                  (Shape[]){dy, x, optional(of(dy.dtype, 1, x.cols)), x});
 }
 
 void bias_dropout_add(Device *device, Stream *stream, BiasDropoutAdd args) {
     Shape x = like(OP_BIAS_DROPOUT_ADD, args.x), bias = optional(of(x.dtype, 1, x.cols));
     args.dropout = check_dropout(OP_BIAS_DROPOUT_ADD, args.dropout, x.rows);
-    launch(device, stream, OP_BIAS_DROPOUT_ADD, &args, (Shape[]){x, bias, x, x});
+    device_launch(device, stream, OP_BIAS_DROPOUT_ADD, &args, (Shape[]){x, bias, x, x});
 }
 
 void dropout_backward(Device *device, Stream *stream, DropoutBackward args) {
     Shape dy = like(OP_DROPOUT_BACKWARD, args.dy);
     args.dropout = check_dropout(OP_DROPOUT_BACKWARD, args.dropout, dy.rows);
-    launch(device, stream, OP_DROPOUT_BACKWARD, &args, (Shape[]){dy, dy});
+    device_launch(device, stream, OP_DROPOUT_BACKWARD, &args, (Shape[]){dy, dy});
 }
 
 void column_sum(Device *device, Stream *stream, ColumnSum args) {
     Shape x = like(OP_COLUMN_SUM, args.x);
-    launch(device, stream, OP_COLUMN_SUM, &args, (Shape[]){x, f32(1, x.cols)});
+    device_launch(device, stream, OP_COLUMN_SUM, &args, (Shape[]){x, f32(1, x.cols)});
 }
 
 // ---- norms ------------------------------------------------------------------------------------------------
@@ -251,22 +230,22 @@ static void check_both_or_neither(DeviceOp op, const char *names, Tensor a, Tens
 void norm_forward(Device *device, Stream *stream, NormForward args) {
     Shape x = like(OP_NORM_FORWARD, args.x), gamma = of(x.dtype, 1, x.cols), statistic = f32(1, x.rows);
     check_both_or_neither(OP_NORM_FORWARD, "beta and mean", args.beta, args.mean);
-    launch(device, stream, OP_NORM_FORWARD, &args,
-           (Shape[]){x, gamma, optional(gamma), x, optional(statistic), statistic});
+    device_launch(device, stream, OP_NORM_FORWARD, &args,
+                  (Shape[]){x, gamma, optional(gamma), x, optional(statistic), statistic});
 }
 
 void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args) {
     Shape x = like(OP_NORM_BACKWARD_INPUT, args.x), gamma = of(x.dtype, 1, x.cols);
     Shape statistic = f32(1, x.rows);
-    launch(device, stream, OP_NORM_BACKWARD_INPUT, &args,
-           (Shape[]){x, x, gamma, optional(statistic), statistic, optional(x), x});
+    device_launch(device, stream, OP_NORM_BACKWARD_INPUT, &args,
+                  (Shape[]){x, x, gamma, optional(statistic), statistic, optional(x), x});
 }
 
 void norm_backward_weight(Device *device, Stream *stream, NormBackwardWeight args) {
     Shape x = like(OP_NORM_BACKWARD_WEIGHT, args.x), sum = f32(1, x.cols), statistic = f32(1, x.rows);
     check_both_or_neither(OP_NORM_BACKWARD_WEIGHT, "mean and dbeta", args.mean, args.dbeta);
-    launch(device, stream, OP_NORM_BACKWARD_WEIGHT, &args,
-           (Shape[]){x, x, optional(statistic), statistic, sum, optional(sum)});
+    device_launch(device, stream, OP_NORM_BACKWARD_WEIGHT, &args,
+                  (Shape[]){x, x, optional(statistic), statistic, sum, optional(sum)});
 }
 
 void norm_backward(Device *device, Stream *stream, NormBackward args) {
@@ -279,30 +258,12 @@ void norm_backward(Device *device, Stream *stream, NormBackward args) {
 
 // ---- attention --------------------------------------------------------------------------------------------
 
-static void check_heads(DeviceOp op, AttentionShape shape) {
-    CHECK(shape.batch > 0 && shape.sequence > 0 && shape.heads > 0 && shape.groups > 0 &&
-              shape.heads % shape.groups == 0 && shape.head_size > 0 && shape.first_head >= 0,
-          "%s: B %lld, S %lld, N/t %lld, G/t %lld, D %lld, first head %lld", op_rows[op].name,
-          (long long)shape.batch, (long long)shape.sequence, (long long)shape.heads, (long long)shape.groups,
-          (long long)shape.head_size, (long long)shape.first_head);
-}
-
-static void check_rules(DeviceOp op, AttentionRules rules, Tensor sinks) {
-    CHECK(rules.window >= 0 && rules.scale >= 0 && rules.cap >= 0, "%s: window %lld, scale %g, cap %g",
-          op_rows[op].name, (long long)rules.window, (double)rules.scale, (double)rules.cap);
-    CHECK(!rules.off_by_one || !sinks.data, "%s: a softmax off by one has sinks", op_rows[op].name);
-}
-
 static void check_attention(DeviceOp op, AttentionShape shape, Dropout dropout) {
     check_heads(op, shape);
     check_dropout(op, dropout, shape.sequence * shape.batch);
     CHECK(dropout.probability == 0 || (dropout.samples == shape.batch && dropout.first_row == 0),
           "%s: dropout of %lld samples from row %lld on in a batch of %lld", op_rows[op].name,
           (long long)dropout.samples, (long long)dropout.first_row, (long long)shape.batch);
-}
-
-static Shape qkv_of(DType e, AttentionShape s) {
-    return of(e, s.sequence * s.batch, (s.heads + 2 * s.groups) * s.head_size);
 }
 
 static Shape out_of(DType e, AttentionShape s) { return of(e, s.sequence * s.batch, s.heads * s.head_size); }
@@ -323,7 +284,7 @@ void rotary(Device *device, Stream *stream, Rotary args) {
     CHECK(columns > 0 && columns % 2 == 0 && columns <= s.head_size, "rotary: %lld columns of heads of %lld",
           (long long)columns, (long long)s.head_size);
     DType e = element_type(OP_ROTARY, args.qkv);
-    launch(device, stream, OP_ROTARY, &args, (Shape[]){f32(s.sequence, columns), qkv_of(e, s)});
+    device_launch(device, stream, OP_ROTARY, &args, (Shape[]){f32(s.sequence, columns), qkv_of(e, s)});
 }
 
 void attention_forward(Device *device, Stream *stream, AttentionForward args) {
@@ -331,9 +292,9 @@ void attention_forward(Device *device, Stream *stream, AttentionForward args) {
     DType e = element_type(OP_ATTENTION_FORWARD, args.qkv);
     check_attention(OP_ATTENTION_FORWARD, s, args.dropout);
     check_rules(OP_ATTENTION_FORWARD, args.rules, args.sinks);
-    launch(device, stream, OP_ATTENTION_FORWARD, &args,
-           (Shape[]){qkv_of(e, s), first_key_of(s), sinks_of(e, s), out_of(e, s), stats_of(s),
-                     probabilities_of(e, s)});
+    device_launch(device, stream, OP_ATTENTION_FORWARD, &args,
+                  (Shape[]){qkv_of(e, s), first_key_of(s), sinks_of(e, s), out_of(e, s), stats_of(s),
+                            probabilities_of(e, s)});
 }
 
 void attention_backward(Device *device, Stream *stream, AttentionBackward args) {
@@ -343,9 +304,9 @@ void attention_backward(Device *device, Stream *stream, AttentionBackward args) 
     check_rules(OP_ATTENTION_BACKWARD, args.rules, args.sinks);
     CHECK(!args.dsinks.data || args.sinks.data, "attention_backward: dsinks without sinks");
     Shape qkv = qkv_of(e, s), out = out_of(e, s);
-    launch(device, stream, OP_ATTENTION_BACKWARD, &args,
-           (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), first_key_of(s), sinks_of(e, s), qkv,
-                     optional(f32(1, s.heads))});
+    device_launch(device, stream, OP_ATTENTION_BACKWARD, &args,
+                  (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), first_key_of(s),
+                            sinks_of(e, s), qkv, optional(f32(1, s.heads))});
 }
 
 void attention_cached(Device *device, Stream *stream, AttentionCached args) {
@@ -355,21 +316,21 @@ void attention_cached(Device *device, Stream *stream, AttentionCached args) {
     check_rules(OP_ATTENTION_CACHED, args.rules, args.sinks);
     CHECK(args.position >= 0, "attention_cached: position %lld", (long long)args.position);
     Shape cache = of(e, (args.position + s.sequence) * s.batch, s.groups * s.head_size);
-    launch(device, stream, OP_ATTENTION_CACHED, &args,
-           (Shape[]){qkv_of(e, s), sinks_of(e, s), out_of(e, s), cache, cache});
+    device_launch(device, stream, OP_ATTENTION_CACHED, &args,
+                  (Shape[]){qkv_of(e, s), sinks_of(e, s), out_of(e, s), cache, cache});
 }
 
 // ---- embedding --------------------------------------------------------------------------------------------
 
 void embedding_forward(Device *device, Stream *stream, EmbeddingForward args) {
     Shape table = like(OP_EMBEDDING_FORWARD, args.table), y = of(table.dtype, args.y.rows, table.cols);
-    launch(device, stream, OP_EMBEDDING_FORWARD, &args, (Shape[]){i32(1, y.rows), table, y});
+    device_launch(device, stream, OP_EMBEDDING_FORWARD, &args, (Shape[]){i32(1, y.rows), table, y});
 }
 
 void embedding_backward(Device *device, Stream *stream, EmbeddingBackward args) {
     Shape dy = like(OP_EMBEDDING_BACKWARD, args.dy);
-    launch(device, stream, OP_EMBEDDING_BACKWARD, &args,
-           (Shape[]){i32(1, dy.rows), dy, f32(args.dtable.rows, dy.cols)});
+    device_launch(device, stream, OP_EMBEDDING_BACKWARD, &args,
+                  (Shape[]){i32(1, dy.rows), dy, f32(args.dtable.rows, dy.cols)});
 }
 
 static void check_positions(DeviceOp op, int64_t rows, int64_t samples, int64_t first_row,
@@ -387,25 +348,26 @@ void position_dropout(Device *device, Stream *stream, PositionDropout args) {
         check_positions(OP_POSITION_DROPOUT, x.rows, args.dropout.samples, args.dropout.first_row,
                         position.rows);
     args.dropout = check_dropout(OP_POSITION_DROPOUT, args.dropout, x.rows);
-    launch(device, stream, OP_POSITION_DROPOUT, &args, (Shape[]){x, optional(position), x});
+    device_launch(device, stream, OP_POSITION_DROPOUT, &args, (Shape[]){x, optional(position), x});
 }
 
 void position_backward(Device *device, Stream *stream, PositionBackward args) {
     Shape dy = like(OP_POSITION_BACKWARD, args.dy);
     check_positions(OP_POSITION_BACKWARD, dy.rows, args.samples, args.first_row, args.dposition.rows);
-    launch(device, stream, OP_POSITION_BACKWARD, &args, (Shape[]){dy, f32(args.dposition.rows, dy.cols)});
+    device_launch(device, stream, OP_POSITION_BACKWARD, &args,
+                  (Shape[]){dy, f32(args.dposition.rows, dy.cols)});
 }
 
 // ---- loss -------------------------------------------------------------------------------------------------
 
 void loss_max(Device *device, Stream *stream, LossMax args) {
     Shape logits = like_f32(args.logits);
-    launch(device, stream, OP_LOSS_MAX, &args, (Shape[]){logits, f32(1, logits.rows)});
+    device_launch(device, stream, OP_LOSS_MAX, &args, (Shape[]){logits, f32(1, logits.rows)});
 }
 
 void loss_sum(Device *device, Stream *stream, LossSum args) {
     Shape logits = like_f32(args.logits), row = f32(1, logits.rows), labels = i32(1, logits.rows);
-    launch(device, stream, OP_LOSS_SUM, &args, (Shape[]){logits, labels, row, row, row});
+    device_launch(device, stream, OP_LOSS_SUM, &args, (Shape[]){logits, labels, row, row, row});
 }
 
 void loss_finish(Device *device, Stream *stream, LossFinish args) {
@@ -413,8 +375,8 @@ void loss_finish(Device *device, Stream *stream, LossFinish args) {
     Shape dlogits = of(element_type(OP_LOSS_FINISH, args.dlogits), logits.rows, logits.cols);
     CHECK(dlogits.dtype == F32 || args.dlogits.data != args.logits.data,
           "loss_finish: %s dlogits over f32 logits", dtype_name(dlogits.dtype));
-    launch(device, stream, OP_LOSS_FINISH, &args,
-           (Shape[]){labels, row, row, row, optional(row), logits, dlogits, row});
+    device_launch(device, stream, OP_LOSS_FINISH, &args,
+                  (Shape[]){labels, row, row, row, optional(row), logits, dlogits, row});
 }
 
 void loss_whole(Device *device, Stream *stream, LossWhole args) {
@@ -428,21 +390,21 @@ void loss_whole(Device *device, Stream *stream, LossWhole args) {
 // ---- optimizer --------------------------------------------------------------------------------------------
 
 void abs_max(Device *device, Stream *stream, AbsMax args) {
-    launch(device, stream, OP_ABS_MAX, &args, (Shape[]){like(OP_ABS_MAX, args.x), f32(1, 1)});
+    device_launch(device, stream, OP_ABS_MAX, &args, (Shape[]){like(OP_ABS_MAX, args.x), f32(1, 1)});
 }
 
 void sum_squares(Device *device, Stream *stream, SumSquares args) {
-    launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){like_f32(args.x), f64(args.sum.rows, 3)});
+    device_launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){like_f32(args.x), f64(args.sum.rows, 3)});
 }
 
 void adamw(Device *device, Stream *stream, AdamW args) {
     Shape f = like_f32(args.parameter), p = f, value = f;
     if (args.value.data) value.dtype = element_type(OP_ADAMW, args.value);
     if (args.parameter.dtype == U16 && value.dtype == BF16) p.dtype = U16;
-    launch(device, stream, OP_ADAMW, &args, (Shape[]){f, p, f, f, optional(value)});
+    device_launch(device, stream, OP_ADAMW, &args, (Shape[]){f, p, f, f, optional(value)});
 }
 
 void add(Device *device, Stream *stream, Add args) {
     Shape x = like(OP_ADD, args.x);
-    launch(device, stream, OP_ADD, &args, (Shape[]){x, x});
+    device_launch(device, stream, OP_ADD, &args, (Shape[]){x, x});
 }

@@ -13,10 +13,19 @@
     X(SWIGLU_BACKWARD, SwigluBackward, dy, dx, "dy", "x", "bias", "dx")                                      \
     X(BIAS_DROPOUT_ADD, BiasDropoutAdd, x, y, "x", "bias", "residual", "y")                                  \
     X(DROPOUT_BACKWARD, DropoutBackward, dy, dx, "dy", "dx")                                                 \
+    X(SCALE, Scale, x, y, "x", "y")                                                                          \
+    X(SOFT_CAP, SoftCap, x, y, "x", "y")                                                                     \
+    X(SOFT_CAP_BACKWARD, SoftCapBackward, dy, dx, "dy", "y", "dx")                                           \
     X(COLUMN_SUM, ColumnSum, x, sum, "x", "sum")                                                             \
     X(NORM_FORWARD, NormForward, x, rstd, "x", "gamma", "beta", "y", "mean", "rstd")                         \
     X(NORM_BACKWARD_INPUT, NormBackwardInput, dy, dx, "dy", "x", "gamma", "mean", "rstd", "residual", "dx")  \
     X(NORM_BACKWARD_WEIGHT, NormBackwardWeight, dy, dbeta, "dy", "x", "mean", "rstd", "dgamma", "dbeta")     \
+    X(QK_SUMS, QkSums, qkv, sums, "qkv", "dy", "query_gamma", "key_gamma", "rstd", "sums")                   \
+    X(QK_NORM_FORWARD, QkNormForward, qkv, rstd, "qkv", "query_gamma", "key_gamma", "sums", "y", "rstd")     \
+    X(QK_NORM_BACKWARD_INPUT, QkNormBackwardInput, dy, dx, "dy", "qkv", "query_gamma", "key_gamma", "rstd",  \
+      "sums", "dx")                                                                                          \
+    X(QK_NORM_BACKWARD_WEIGHT, QkNormBackwardWeight, dy, dkey_gamma, "dy", "qkv", "rstd", "dquery_gamma",    \
+      "dkey_gamma")                                                                                          \
     X(ROTARY, Rotary, qkv, qkv, "table", "qkv")                                                              \
     X(ATTENTION_FORWARD, AttentionForward, qkv, probabilities, "qkv", "first_key", "sinks", "out", "stats",  \
       "probabilities")                                                                                       \
@@ -86,6 +95,7 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     case OP_NORM_BACKWARD: return i > 6 && ((const NormBackward *)args)->accumulate;
     case OP_COLUMN_SUM:
     case OP_NORM_BACKWARD_WEIGHT:
+    case OP_QK_NORM_BACKWARD_WEIGHT:
     case OP_ROTARY:
     case OP_EMBEDDING_BACKWARD:
     case OP_POSITION_BACKWARD:

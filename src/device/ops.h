@@ -1,4 +1,4 @@
-// The operations of a device: 27 fused functions on whole tensors, and 5 that join some of these.
+// The operations of a device: 34 fused functions on whole tensors, and 5 that join some of these.
 //
 // Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
@@ -28,10 +28,17 @@
     X(SWIGLU_BACKWARD, swiglu_backward, SwigluBackward, 3, 1)                                                \
     X(BIAS_DROPOUT_ADD, bias_dropout_add, BiasDropoutAdd, 3, 1)                                              \
     X(DROPOUT_BACKWARD, dropout_backward, DropoutBackward, 1, 1)                                             \
+    X(SCALE, scale, Scale, 1, 1)                                                                             \
+    X(SOFT_CAP, soft_cap, SoftCap, 1, 1)                                                                     \
+    X(SOFT_CAP_BACKWARD, soft_cap_backward, SoftCapBackward, 2, 1)                                           \
     X(COLUMN_SUM, column_sum, ColumnSum, 1, 1)                                                               \
     X(NORM_FORWARD, norm_forward, NormForward, 3, 3)                                                         \
     X(NORM_BACKWARD_INPUT, norm_backward_input, NormBackwardInput, 6, 1)                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight, 4, 2)                                  \
+    X(QK_SUMS, qk_sums, QkSums, 5, 1)                                                                        \
+    X(QK_NORM_FORWARD, qk_norm_forward, QkNormForward, 4, 2)                                                 \
+    X(QK_NORM_BACKWARD_INPUT, qk_norm_backward_input, QkNormBackwardInput, 6, 1)                             \
+    X(QK_NORM_BACKWARD_WEIGHT, qk_norm_backward_weight, QkNormBackwardWeight, 3, 2)                          \
     X(ROTARY, rotary, Rotary, 1, 1)                                                                          \
     X(ATTENTION_FORWARD, attention_forward, AttentionForward, 3, 3)                                          \
     X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 7, 2)                                       \
@@ -133,13 +140,15 @@ void matmul_gelu_backward(Device *device, Stream *stream, MatmulGeluBackward arg
 // ---- activations, dropout, residual -----------------------------------------------------------------------
 
 // y = gelu(x + bias). The tanh form, as Megatron-LM's fused kernel and OpenAI's GPT-2 have it, is
-// 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))); `exact` is u times the normal distribution function,
+// 0.5 u (1 + tanh(0.79788456 u (1 + 0.044715 u^2))); GELU_EXACT is u times the normal distribution function,
 // 0.5 u (1 + erf(u / sqrt(2))).
+// Instead of GELU it can also be the square of max(u, 0) (So 2021).
 //   x, y [T, F/t], bias [1, F/t] or absent
+typedef enum { GELU_TANH, GELU_EXACT, RELU_SQUARED } GeluForm;
 typedef struct {
     Tensor x, bias;
     Tensor y;
-    bool exact;
+    GeluForm form;
 } BiasGeluForward;
 void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
 
@@ -147,15 +156,17 @@ void bias_gelu_forward(Device *device, Stream *stream, BiasGeluForward args);
 typedef struct {
     Tensor dy, x, bias;
     Tensor dx;
-    bool exact;
+    GeluForm form;
 } BiasGeluBackward;
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
 
 // SwiGLU (Shazeer 2020): y = silu(g) * u, where g and u are the first and the last F/t columns of x + bias,
-// and silu(g) = g / (1 + exp(-g)).   x [T, 2F/t], bias [1, 2F/t] or absent, y [T, F/t]
+// and silu(g) = g / (1 + exp(-g)); `gelu`: GeGLU, with the tanh form of GELU in its place.
+//   x [T, 2F/t], bias [1, 2F/t] or absent, y [T, F/t]
 typedef struct {
     Tensor x, bias;
     Tensor y;
+    bool gelu;
 } SwigluForward;
 void swiglu_forward(Device *device, Stream *stream, SwigluForward args);
 
@@ -163,6 +174,7 @@ void swiglu_forward(Device *device, Stream *stream, SwigluForward args);
 typedef struct {
     Tensor dy, x, bias;
     Tensor dx;
+    bool gelu;
 } SwigluBackward;
 void swiglu_backward(Device *device, Stream *stream, SwigluBackward args);
 
@@ -193,6 +205,30 @@ typedef struct {
 } DropoutBackward;
 void dropout_backward(Device *device, Stream *stream, DropoutBackward args);
 
+// y = factor * x; y may be x.
+typedef struct {
+    Tensor x;
+    Tensor y;
+    float factor;
+} Scale;
+void scale(Device *device, Stream *stream, Scale args);
+
+// y = cap * tanh(x / cap), both F32; y may be x.
+typedef struct {
+    Tensor x;
+    Tensor y;
+    float cap;
+} SoftCap;
+void soft_cap(Device *device, Stream *stream, SoftCap args);
+
+// dx = dy * (1 - (y / cap)^2).   y F32, what soft_cap made; dy, dx in E; dx may be dy
+typedef struct {
+    Tensor dy, y;
+    Tensor dx;
+    float cap;
+} SoftCapBackward;
+void soft_cap_backward(Device *device, Stream *stream, SoftCapBackward args);
+
 // sum += the column sums of x.   x [T, C], sum F32 [1, C]
 typedef struct {
     Tensor x;
@@ -203,12 +239,13 @@ void column_sum(Device *device, Stream *stream, ColumnSum args);
 // ---- norms: statistics per row in fp32 --------------------------------------------------------------------
 
 // Layer norm (Ba 2016): y = (x - mean) * rstd * gamma + beta.   RMS norm (Zhang 2019), where beta and mean
-// are absent: y = x * rstd * gamma, rstd = 1 / sqrt(mean of x^2 + epsilon).
+// are absent: y = x * rstd * gamma, rstd = 1 / sqrt(mean of x^2 + epsilon). Where there is an `offset`, offset + gamma,
+// added in fp32, stands in gamma's place.
 //   x, y [T, H], gamma, beta [1, H], mean, rstd F32 [1, T]
 typedef struct {
     Tensor x, gamma, beta;
     Tensor y, mean, rstd;
-    float epsilon;
+    float epsilon, offset;
 } NormForward;
 void norm_forward(Device *device, Stream *stream, NormForward args);
 
@@ -216,6 +253,7 @@ void norm_forward(Device *device, Stream *stream, NormForward args);
 typedef struct {
     Tensor dy, x, gamma, mean, rstd, residual;
     Tensor dx;
+    float offset;
 } NormBackwardInput;
 void norm_backward_input(Device *device, Stream *stream, NormBackwardInput args);
 
@@ -231,6 +269,7 @@ typedef struct {
     Tensor dy, x, gamma, mean, rstd, residual;
     Tensor dx, dgamma, dbeta;
     bool accumulate;
+    float offset;
 } NormBackward;
 void norm_backward(Device *device, Stream *stream, NormBackward args);
 
@@ -272,6 +311,51 @@ typedef struct {
     bool inverse;
 } Rotary;
 void rotary(Device *device, Stream *stream, Rotary args);
+
+// RMS norms of queries and keys (Henry 2020), in one of two ways. Each head by itself: the mean is over its D columns,
+// and query_gamma and key_gamma are [1, D]. Or all query heads of a row together, and all its key heads, those of other
+// ranks included: gammas are [1, N/t * D] and [1, G/t * D], and `sums` hold the sums of squares, or of gradients, over
+// the heads of all `ranks`. `offset` as of norm_forward.
+//
+// This makes such sums over the local heads: of squares, or, with dy, of dy * gamma * x * rstd.
+//   qkv, dy [T, (N + 2G)/t * D], rstd F32 [T, (N + G)/t], sums F32 [T, 2]: of queries, of keys
+// Only qkv need be there.
+typedef struct {
+    Tensor qkv, dy, query_gamma, key_gamma, rstd;
+    Tensor sums;
+    AttentionShape shape;
+    float offset;
+} QkSums;
+void qk_sums(Device *device, Stream *stream, QkSums args);
+
+// y = qkv with normalised queries and keys. rstd: that of each query and key head of a group, group by group.
+// sums absent: each head by itself.
+typedef struct {
+    Tensor qkv, query_gamma, key_gamma, sums;
+    Tensor y, rstd;
+    AttentionShape shape;
+    int ranks;
+    float epsilon, offset;
+} QkNormForward;
+void qk_norm_forward(Device *device, Stream *stream, QkNormForward args);
+
+// dx may be dy or qkv.
+typedef struct {
+    Tensor dy, qkv, query_gamma, key_gamma, rstd, sums;
+    Tensor dx;
+    AttentionShape shape;
+    int ranks;
+    float offset;
+} QkNormBackwardInput;
+void qk_norm_backward_input(Device *device, Stream *stream, QkNormBackwardInput args);
+
+// dquery_gamma += ..., dkey_gamma += ...   F32, as large as the gammas
+typedef struct {
+    Tensor dy, qkv, rstd;
+    Tensor dquery_gamma, dkey_gamma;
+    AttentionShape shape;
+} QkNormBackwardWeight;
+void qk_norm_backward_weight(Device *device, Stream *stream, QkNormBackwardWeight args);
 
 //   qkv [T, (N + 2G)/t * D], out [T, D*N/t]
 //   first_key I32 [1, T] or absent: of row s*B + b a position of sample b up to s; along a sample it never falls
@@ -345,104 +429,4 @@ typedef struct {
 } PositionBackward;
 void position_backward(Device *device, Stream *stream, PositionBackward args);
 
-// ---- cross-entropy, cut over the vocabulary, in three local steps around two reductions over tp -----------
-
-// Columns are vocabulary entries first_col...; those >= vocabulary are padding and take no part.
-// All is F32 but the labels and, where they are narrower, the gradients of the logits.
-// 1. max[i] = the largest local logit (-inf when all local columns are padding).
-//    logits [T, V/t], max [1, T]
-typedef struct {
-    Tensor logits;
-    Tensor max;
-    int64_t first_col, vocabulary;
-} LossMax;
-void loss_max(Device *device, Stream *stream, LossMax args);
-
-// (all-reduce MAX of max)
-// 2. sum[i] = sum of exp(logit - max[i]), where no local logit exceeds max[i]; target[i] = logit[label] -
-//    max[i], or 0 when it is not local.
-//    sum and target are [1, T] each: adjacent in memory they make one all-reduce.
-typedef struct {
-    Tensor logits, labels, max;
-    Tensor sum, target;
-    int64_t first_col, vocabulary;
-} LossSum;
-void loss_sum(Device *device, Stream *stream, LossSum args);
-
-// (all-reduce SUM of sum and target)
-// 3. loss[i] = mask[i] * (log(sum[i]) - target[i]); dlogits = scale * mask[i] * (softmax - one-hot), zero in
-//    padding columns, in any element type; in F32 it may be logits. mask F32 [1, T] or absent (all ones).
-typedef struct {
-    Tensor labels, max, sum, target, mask, logits;
-    Tensor dlogits, loss;
-    int64_t first_col, vocabulary;
-    float scale;
-} LossFinish;
-void loss_finish(Device *device, Stream *stream, LossFinish args);
-
-// The three steps at once, where one rank holds all columns.
-typedef struct {
-    Tensor logits, labels, mask;
-    Tensor dlogits, loss, max, sum, target;
-    int64_t vocabulary;
-    float scale;
-} LossWhole;
-void loss_whole(Device *device, Stream *stream, LossWhole args);
-
-// ---- optimizer --------------------------------------------------------------------------------------------
-
-// max F32 [1, 1] = the larger of max and all |x|; infinity once any element of x is not finite.   x in E
-typedef struct {
-    Tensor x;
-    Tensor max;
-} AbsMax;
-void abs_max(Device *device, Stream *stream, AbsMax args);
-
-// A part of the flat tensors of an operation that treats many parameters in one call: elements [begin, begin + count).
-typedef struct {
-    int64_t begin, count;
-    int64_t row; // sum_squares: the row of `sum` to which its squares are added; below 0: they are not added
-    bool decays; // adamw: weight decay applies
-} OpSegment;
-
-// Adds the squares of x so that neither order nor partition can change a bit: with q = (x / 2^exponent)^2,
-// which is at most 1, it adds three multiples of fixed quanta whose sum is q but for less than 2^-60: to
-// sum[0] the largest multiple of 2^-20 up to q, to sum[1] that of 2^-40 up to the rest, to sum[2] that of
-// 2^-60. Adding such multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
-// (sum[0] + sum[1] + sum[2]) * 4^exponent.
-//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [rows, 3], +=
-// `segments` stay as they are until the operation is done; without segments all of x is added to row 0.
-// Idea: Demmel and Nguyen 2013, reproducible summation
-typedef struct {
-    Tensor x;
-    Tensor sum;
-    int exponent;
-    int num_segments;
-    const OpSegment *segments;
-} SumSquares;
-void sum_squares(Device *device, Stream *stream, SumSquares args);
-
-// AdamW (Loshchilov 2019) with g = grad_scale * gradient:
-//   m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
-//   p -= lr (m/correction1 / (sqrt(v/correction2) + epsilon) + weight_decay p)
-// gradient, m and v are F32. parameter is p in F32, and value, when present, becomes p in its own element
-// type; or parameter is U16 and value BF16: p is then kept as the two parts of bf16_split (half.h).
-// `segments` stay as they are until the operation is done, and elements outside of them are left alone; without
-// segments weight decay applies to all elements.
-typedef struct {
-    Tensor gradient;
-    Tensor parameter, m, v, value;
-    double lr, beta1, beta2, epsilon, weight_decay; // double: 1 - beta2 of a float beta2 is off by 5e-5
-    double correction1, correction2;                // 1 - beta^step
-    double grad_scale;                              // the clipping coefficient over the loss scale, or 1
-    int num_segments;
-    const OpSegment *segments;
-} AdamW;
-void adamw(Device *device, Stream *stream, AdamW args);
-
-// y += x, both of one element type
-typedef struct {
-    Tensor x;
-    Tensor y;
-} Add;
-void add(Device *device, Stream *stream, Add args);
+#include "device/ops_training.h" // losses, the optimizer

@@ -194,11 +194,11 @@ static void norms(AnswerBench *b, KnownAnswer *answer) {
     Tensor mean = zeros(b, 1, ROWS, F32), rstd = zeros(b, 1, ROWS, F32), y = zeros(b, ROWS, COLS, F32);
     Tensor dx = zeros(b, ROWS, COLS, F32), dgamma = zeros(b, 1, COLS, F32), dbeta = zeros(b, 1, COLS, F32),
            none = {0};
-    norm_forward(b->device, stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f});
+    norm_forward(b->device, stream, (NormForward){x, gamma, beta, y, mean, rstd, 1e-5f, 0});
     keep(b, answer, y);
     norm_backward_weight(b->device, stream, (NormBackwardWeight){dy, x, mean, rstd, dgamma, dbeta});
     keep(b, answer, dgamma), keep(b, answer, dbeta);
-    norm_backward_input(b->device, stream, (NormBackwardInput){dy, x, gamma, mean, rstd, none, dx});
+    norm_backward_input(b->device, stream, (NormBackwardInput){dy, x, gamma, mean, rstd, none, dx, 0});
     keep(b, answer, tensor_rows(dx, 0, ROWS / 2));
 }
 
@@ -212,7 +212,7 @@ static void activations(AnswerBench *b, KnownAnswer *answer) {
     bias_gelu_forward(b->device, stream, (BiasGeluForward){x, none, y, false});
     bias_gelu_backward(b->device, stream, (BiasGeluBackward){dy, x, none, dx, false});
     keep(b, answer, y), keep(b, answer, dx);
-    swiglu_forward(b->device, stream, (SwigluForward){x, none, gated});
+    swiglu_forward(b->device, stream, (SwigluForward){x, none, gated, false});
     keep(b, answer, gated);
 }
 

@@ -34,7 +34,7 @@ struct Gpt {
     int embedding_unit, head_unit;
     Chunk *chunks;
     int num_chunks;
-    Tensor rotary_table;
+    Tensor rotary_table, local_rotary_table; // of layers with a window: absent where it is that of all layers
     Tensor logits;
     void *records;                   // of the sublayers of all layers
     size_t records_bytes;            // of one layer
@@ -113,29 +113,44 @@ Status gpt_create(Gpt **out, const ModelShape *shape, LayerSplit split, Context 
     return OK;
 }
 
-static void fill_rotary(const ModelShape *shape, float *table) {
+static void fill_rotary(const ModelShape *shape, bool local, float *table) {
     int columns = model_rotary_columns(shape), half = columns / 2;
+    double factor = model_rotary_factor(shape, local);
     for (int s = 0; s < shape->sequence; s++, table += columns)
         for (int i = 0; i < half; i++) {
-            double angle = s * model_rotary_frequency(shape, i);
-            table[i] = (float)cos(angle), table[half + i] = (float)sin(angle);
+            double angle = s * model_rotary_frequency(shape, i, local);
+            table[i] = (float)(cos(angle) * factor), table[half + i] = (float)(sin(angle) * factor);
         }
 }
 
-Status gpt_place(Gpt *gpt, Arena *arena) {
+static Status place_rotary(const Gpt *gpt, Arena *arena, bool local, Tensor *table) {
     const ModelShape *shape = &gpt->shape;
     Context *c = gpt->context;
-    if (shape->position != POSITION_ROTARY) return OK;
     int64_t rows = shape->sequence, columns = model_rotary_columns(shape);
-    gpt->rotary_table = tensor_take(arena, "rotary positions", rows, columns, F32);
+    *table = tensor_take(arena, "rotary positions", rows, columns, F32);
     // A device that computes nothing does not read the table.
     if (!device_computes(c->device)) return OK;
     float *host = malloc((size_t)(rows * columns) * sizeof *host);
     if (!host) return fail(ERR_OS, "no memory for the table of rotary positions");
-    fill_rotary(shape, host);
-    device_upload(c->device, c->stream, gpt->rotary_table, host);
+    fill_rotary(shape, local, host);
+    device_upload(c->device, c->stream, *table, host);
     free(host);
     return OK;
+}
+
+Status gpt_place(Gpt *gpt, Arena *arena) {
+    const ModelShape *shape = &gpt->shape;
+    if (shape->position != POSITION_ROTARY) return OK;
+    TRY(place_rotary(gpt, arena, false, &gpt->rotary_table));
+    if (!shape->window || !(shape->rotary_base_local > 0)) return OK;
+    return place_rotary(gpt, arena, true, &gpt->local_rotary_table);
+}
+
+// The rotations of a layer; absent: it has none.
+static Tensor layer_rotary_table(const Gpt *gpt, int layer) {
+    if (!model_layer_rotates(&gpt->shape, layer)) return (Tensor){0};
+    bool local = gpt->local_rotary_table.data && model_window(&gpt->shape, layer);
+    return local ? gpt->local_rotary_table : gpt->rotary_table;
 }
 
 static void place_layer_cache(const Gpt *gpt, const Layer *layer, Arena *arena, int64_t positions) {
@@ -210,7 +225,7 @@ static SublayerArgs sublayer_args(const Gpt *gpt, int number, LayerStash *stash,
                           .microbatch = mb,
                           .self = gpt->layers[number].sublayers[i],
                           .stash = (char *)stash + gpt->stash_at[i],
-                          .rotary_table = gpt->rotary_table};
+                          .rotary_table = layer_rotary_table(gpt, number)};
 }
 
 static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Tensor y, Arena *arena,
@@ -226,7 +241,8 @@ static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Ten
         if (!last)
             stash->inputs[i + 1] =
                 tensor_take(arena, "hidden between the halves of a layer", x.rows, x.cols, x.dtype);
-        args.x = stash->inputs[i], args.y = last ? y : stash->inputs[i + 1];
+        args.x = stash->inputs[gpt->shape.parallel_block ? 0 : i], args.residual = stash->inputs[i];
+        args.y = last ? y : stash->inputs[i + 1];
         args.arena = arena;
         sublayer_kinds[i]->forward(&args);
     }
@@ -326,11 +342,14 @@ static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, T
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
         bool last = i + 1 == NUM_SUBLAYERS;
         args.halves = halves;
-        args.dy = last ? dy : between, args.dx = i ? between : dx;
-        args.dlast = last ? dlast : stash->inputs[i + 1];
+        args.dresidual = last ? dy : between, args.dx = i ? between : dx;
+        args.dy = gpt->shape.parallel_block ? dy : args.dresidual;
+        args.dlast = last || model_has_post_norm(&gpt->shape) ? dlast : stash->inputs[i + 1];
         sublayer_kinds[i]->backward(&args);
     }
-    if (halves == INPUT_HALF && sublayer_kinds[NUM_SUBLAYERS - 1]->has_weights)
+    // With a norm after it, a sublayer keeps that gradient itself, and its input may still be needed.
+    bool apart = !model_has_post_norm(&gpt->shape);
+    if (halves == INPUT_HALF && apart && sublayer_kinds[NUM_SUBLAYERS - 1]->has_weights)
         device_copy(c->device, c->stream, stash->inputs[0], dlast);
     arena_release(c->scratch, mark);
 }

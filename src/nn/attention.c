@@ -1,6 +1,7 @@
 // The attention sublayer: norm, queries, keys and values, the attention core, the output projection.
 #include "nn/branch.h"
 #include "nn/declare.h"
+#include "nn/qk_norm.h"
 
 typedef struct {
     Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups
@@ -8,12 +9,14 @@ typedef struct {
     AttentionRules rules;
     Param *sinks;        // a logit for each head, [1, N/t]; NULL: none
     Tensor keys, values; // the cache, [positions * B, G/t * D]; absent: cached microbatches cannot come
-    float dropout;       // of probabilities
+    QkNorms norms;
+    float dropout; // of probabilities
     RngKey key;
 } Attention;
 
 typedef struct {
     BranchStash branch;   // inner: qkv [T, (N + 2G)/t * D]; core: [T, H/t]
+    QkNormStash norms;    // what the core reads instead of qkv, where queries and keys are normalised
     Tensor stats;         // F32 [B*N/t, S]; absent where the core is recomputed
     Tensor probabilities; // [B*N/t * S, S]; absent unless the mode keeps them
 } AttentionStash;
@@ -45,7 +48,9 @@ static void declare(const Builder *b, int layer, void *self) {
     LinearSpec proj = {.name = "self_attention.linear_proj",
                        .in = (int64_t)shape->heads * shape->head_size,
                        .bias = model_has_proj_bias(shape)};
-    a->branch = branch_declare(b, layer, "input_layernorm", qkv, proj, "attention output dropout");
+    a->branch = branch_declare(b, layer, "input_layernorm", "post_self_attn_layernorm", qkv, proj,
+                               "attention output dropout");
+    a->norms = qk_norm_declare(b, layer);
     a->rules = layer_rules(shape, layer);
     a->sinks = shape->softmax == SOFTMAX_SINKS ? declare_sinks(b, layer) : NULL;
     a->dropout = shape->attention_dropout;
@@ -107,6 +112,11 @@ static void rotate(const SublayerArgs *args, Tensor qkv, AttentionShape shape, b
            (Rotary){.table = table, .qkv = qkv, .shape = shape, .inverse = inverse});
 }
 
+// What the core reads.
+static Tensor core_input(const AttentionStash *stash) {
+    return stash->norms.normed.data ? stash->norms.normed : stash->branch.inner;
+}
+
 // ---- the core: scores, softmax, dropout, values -----------------------------------------------------
 
 // Allocates the activations that the core keeps for its backward in addition to its input and output.
@@ -121,7 +131,7 @@ static void take_core_stash(const Context *c, AttentionShape shape, AttentionSta
 static void compute(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
     const Attention *a = args->self;
     attention_forward(args->context->device, args->context->stream,
-                      (AttentionForward){.qkv = stash->branch.inner,
+                      (AttentionForward){.qkv = core_input(stash),
                                          .first_key = args->microbatch->first_key,
                                          .sinks = param_value(a->sinks),
                                          .rules = a->rules,
@@ -146,13 +156,13 @@ static void compute_stashed(const SublayerArgs *args, AttentionShape shape) {
 
 static void compute_cached(const SublayerArgs *args, AttentionShape shape) {
     const Attention *a = args->self;
-    const BranchStash *stash = args->stash;
+    const AttentionStash *stash = args->stash;
     int64_t position = args->microbatch->position, rows = (position + shape.sequence) * shape.batch;
     attention_cached(args->context->device, args->context->stream,
-                     (AttentionCached){.qkv = stash->inner,
+                     (AttentionCached){.qkv = core_input(stash),
                                        .sinks = param_value(a->sinks),
                                        .rules = a->rules,
-                                       .out = stash->core,
+                                       .out = stash->branch.core,
                                        .keys = tensor_rows(a->keys, 0, rows),
                                        .values = tensor_rows(a->values, 0, rows),
                                        .shape = shape,
@@ -160,21 +170,25 @@ static void compute_cached(const SublayerArgs *args, AttentionShape shape) {
 }
 
 static void core_forward(const SublayerArgs *args) {
-    const BranchStash *stash = args->stash;
+    const Attention *a = args->self;
+    AttentionStash *stash = args->stash;
     AttentionShape shape = local_shape(args);
-    rotate(args, stash->inner, shape, false);
+    if (a->norms.query)
+        qk_norm_apply(args->context, &a->norms, stash->branch.inner, shape, &stash->norms, args->arena);
+    rotate(args, core_input(stash), shape, false);
     if (args->microbatch->cached)
         compute_cached(args, shape);
     else
         compute_stashed(args, shape);
 }
 
+// With norms of queries and keys the gradient of what the core read takes its place.
 static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
     const Attention *a = args->self;
     Context *c = args->context;
     AttentionShape shape = local_shape(args);
     AttentionStash stash = *(const AttentionStash *)args->stash;
-    Tensor qkv = stash.branch.inner;
+    Tensor qkv = core_input(&stash), dcore = a->norms.query ? qkv : dqkv;
     if (!stash.stats.data) {
         take_core_stash(c, shape, &stash, c->scratch);
         compute(args, &stash, shape);
@@ -187,12 +201,13 @@ static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
                                            .probabilities = stash.probabilities,
                                            .first_key = args->microbatch->first_key,
                                            .sinks = param_value(a->sinks),
-                                           .dqkv = dqkv,
+                                           .dqkv = dcore,
                                            .dsinks = param_grad(a->sinks, c->device, c->place),
                                            .rules = a->rules,
                                            .shape = shape,
                                            .dropout = attention_dropout(args)});
-    rotate(args, dqkv, shape, true);
+    rotate(args, dcore, shape, true);
+    if (a->norms.query) qk_norm_gradient(c, &a->norms, stash.branch.inner, shape, &stash.norms, dcore, dqkv);
 }
 
 static const Core core = {.inner_name = "qkv",
@@ -210,8 +225,9 @@ static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
 static ParamCount parameters(const ModelShape *s) {
     int64_t h = s->hidden, qkv = qkv_width(s), width = (int64_t)s->heads * s->head_size;
     int64_t sinks = s->softmax == SOFTMAX_SINKS ? s->heads : 0;
-    return (ParamCount){.cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0) + sinks,
-                        .whole = norm_parameters(s) + (model_has_proj_bias(s) ? h : 0)};
+    return (ParamCount){
+        .cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0) + qk_norm_parameters(s, true) + sinks,
+        .whole = branch_norm_parameters(s) + (model_has_proj_bias(s) ? h : 0) + qk_norm_parameters(s, false)};
 }
 
 // The mean over the layers of the share of the causal scores that their windows leave.
@@ -244,9 +260,13 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
         {"attention dropout mask", hidden, 0, false},
         {"softmax statistics, fp32", 0, keeps ? 4 * tokens * s->heads / t : 0, true},
     };
-    int first = branch_stash_terms(s, mode, tp, out), count = sizeof terms / sizeof terms[0];
-    for (int i = 0; i < count; i++) out[first + i] = terms[i];
-    return first + count;
+    int n = branch_stash_terms(s, mode, tp, out);
+    for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++) out[n++] = terms[i];
+    if (s->qk_norm == QK_NORM_NONE) return n;
+    double heads = (double)s->heads + model_groups(s);
+    out[n++] = (StashTerm){"normalised queries, keys", e * qkv, e * qkv, false};
+    out[n++] = (StashTerm){"queries' and keys' statistics", 0, 4 * tokens * heads / t, true};
+    return n;
 }
 
 const SublayerKind attention_sublayer = {.self_bytes = sizeof(Attention),

@@ -2,19 +2,20 @@
 #include "nn/branch.h"
 #include <math.h>
 
-Branch branch_declare(const Builder *b, int layer, const char *norm, LinearSpec in, LinearSpec out,
-                      const char *dropout) {
+Branch branch_declare(const Builder *b, int layer, const char *norm, const char *post, LinearSpec in,
+                      LinearSpec out, const char *dropout) {
     const ModelShape *shape = b->shape;
     PartName in_name = part_name(layer, in.name), out_name = part_name(layer, out.name);
     in.name = in_name.text, out.name = out_name.text;
     in.in = out.out = shape->hidden;
     in.stddev = shape->init_std;
     out.stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers);
-    Branch branch = {.hidden_dropout = shape->hidden_dropout};
+    Branch branch = {.hidden_dropout = shape->hidden_dropout, .scale = shape->residual_multiplier};
     branch.hidden_key = rng_key(shape->seed, dropout, (uint64_t)layer);
-    branch.norm = norm_declare(b, part_name(layer, norm).text);
+    if (model_has_pre_norm(shape)) branch.norm = norm_declare(b, part_name(layer, norm).text);
     branch.in = column_linear_declare(b, in);
     branch.out = row_linear_declare(b, out);
+    if (model_has_post_norm(shape)) branch.post = norm_declare(b, part_name(layer, post).text);
     branch.in.float8 = branch.out.float8 = model_layer_float8(shape, b->mode, layer);
     return branch;
 }
@@ -36,7 +37,8 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
     BranchStash *stash = a->stash;
     int64_t tokens = a->microbatch->sequence * a->microbatch->samples;
     DType dtype = a->x.dtype;
-    norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
+    stash->norm = (NormStash){.x = a->x, .y = a->x};
+    if (branch->norm.gamma) norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
     stash->inner = tensor_take(a->arena, core->inner_name, tokens, branch->in.weight->value.rows, dtype);
     stash->core = tensor_take(a->arena, core->core_name, tokens, branch->out.weight->value.cols, dtype);
     if (joins_gelu(a, core)) {
@@ -45,24 +47,52 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
         column_linear_forward(c, &branch->in, stash->norm.y, stash->inner, !core->fused_bias);
         core->forward(a);
     }
-    row_linear_forward(c, &branch->out, stash->core, a->y);
+    Tensor out = a->y;
+    if (branch->post.gamma)
+        out = tensor_take(a->arena, "input of the norm after", a->y.rows, a->y.cols, dtype);
+    row_linear_forward(c, &branch->out, stash->core, out);
+    if (branch->post.gamma) norm_apply_to(c, &branch->post, out, a->y, &stash->post, a->arena);
+    if (branch->scale > 0)
+        scale(c->device, c->stream, (Scale){.x = a->y, .y = a->y, .factor = branch->scale});
     bias_dropout_add(c->device, c->stream,
                      (BiasDropoutAdd){.x = a->y,
                                       .bias = param_value(branch->out.bias),
-                                      .residual = a->x,
+                                      .residual = a->residual,
                                       .y = a->y,
                                       .dropout = hidden_dropout(a)});
 }
 
-// Returns the gradient of the output of `out`: without dropout dy itself, unless it must outlive this call. A device
+// Returns the gradient of what dropout reads: without dropout dy itself, unless it must outlive this call. A device
 // that is not fused copies it, as most programs do: what plans price is recorded there.
-static Tensor last_gradient(const SublayerArgs *a) {
+static Tensor scaled_gradient(const SublayerArgs *a) {
     Context *c = a->context;
     Dropout dropout = hidden_dropout(a);
     if (dropout.probability == 0 && a->halves == BOTH_HALVES && device_is_fused(c->device)) return a->dy;
     dropout_backward(c->device, c->stream,
                      (DropoutBackward){.dy = a->dy, .dx = a->dlast, .dropout = dropout});
     return a->dlast;
+}
+
+// The tensor that the gradient of the output of `out` goes to and stays in until the weight half, where it has one.
+static Tensor last_place(const SublayerArgs *a) {
+    const Branch *branch = a->self;
+    const BranchStash *stash = a->stash;
+    return branch->post.gamma ? stash->post.x : a->dlast;
+}
+
+// Returns the gradient of the output of `out`.
+static Tensor last_gradient(const SublayerArgs *a) {
+    Context *c = a->context;
+    const Branch *branch = a->self;
+    const BranchStash *stash = a->stash;
+    Tensor dy = scaled_gradient(a);
+    if (branch->scale > 0) {
+        scale(c->device, c->stream, (Scale){.x = dy, .y = a->dlast, .factor = branch->scale});
+        dy = a->dlast;
+    }
+    if (!branch->post.gamma) return dy;
+    norm_gradient(c, &branch->post, &stash->post, dy, (Tensor){0}, last_place(a));
+    return last_place(a);
 }
 
 // Takes dlast [T', H] through `out` and the core, to the gradient of `inner`.
@@ -96,7 +126,11 @@ static void input_half(const SublayerArgs *a, const Core *core) {
         device_copy(c->device, c->stream, stash->inner, dinner);
     Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
     column_linear_backward(c, &branch->in, a->halves, stash->norm.y, dinner, dnorm);
-    norm_gradient(c, &branch->norm, &stash->norm, dnorm, dy, a->dx);
+    if (branch->norm.gamma)
+        norm_gradient(c, &branch->norm, &stash->norm, dnorm, a->dresidual, a->dx);
+    else
+        bias_dropout_add(c->device, c->stream,
+                         (BiasDropoutAdd){.x = dnorm, .residual = a->dresidual, .y = a->dx});
     arena_release(c->scratch, mark);
 }
 
@@ -107,17 +141,25 @@ void branch_backward(const SublayerArgs *a, const Core *core) {
         input_half(a, core);
         return;
     }
-    row_linear_backward(a->context, &branch->out, a->halves, stash->core, a->dlast, (Tensor){0});
+    row_linear_backward(a->context, &branch->out, a->halves, stash->core, last_place(a), (Tensor){0});
     column_linear_backward(a->context, &branch->in, a->halves, stash->norm.y, stash->inner, (Tensor){0});
 }
 
 // ---- closed forms ---------------------------------------------------------------------------------------
 
+int64_t branch_norm_parameters(const ModelShape *s) {
+    return (model_has_pre_norm(s) + model_has_post_norm(s)) * norm_parameters(s);
+}
+
 int branch_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *terms) {
     double e = (double)dtype_bytes(mode->dtype), hidden = stash_rows(s, mode, tp) * s->hidden;
     double statistics = (s->rms_norm ? 1 : 2) * 4 * stash_rows(s, mode, tp);
-    terms[0] = (StashTerm){"inputs of the two norms", e * hidden, e * hidden, false};
-    terms[1] = (StashTerm){"inputs of qkv and fc1", e * hidden, e * hidden, false};
-    terms[2] = (StashTerm){"norm statistics, fp32", 0, statistics, true};
-    return 3;
+    bool pre = model_has_pre_norm(s), post = model_has_post_norm(s);
+    int n = 0;
+    terms[n++] =
+        (StashTerm){pre ? "inputs of the two norms" : "inputs of qkv and fc1", e * hidden, e * hidden, false};
+    if (pre) terms[n++] = (StashTerm){"inputs of qkv and fc1", e * hidden, e * hidden, false};
+    if (post) terms[n++] = (StashTerm){"inputs of the norms after", e * hidden, e * hidden, false};
+    terms[n++] = (StashTerm){"norm statistics, fp32", 0, (pre + post) * statistics, true};
+    return n;
 }

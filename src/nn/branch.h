@@ -1,21 +1,24 @@
-// The common part of the attention and MLP sublayers: y = x + dropout(out(core(in(norm(x)))) + bias), with a norm, a
-// column-parallel linear `in`, a core of their own, and a row-parallel linear `out`. Used in nn/ alone.
+// The common part of the attention and MLP sublayers, y = residual + dropout(scale * post(out(core(in(norm(x))))) +
+// bias), with a norm, a column-parallel linear `in`, a core of their own, a row-parallel linear `out` and another
+// norm; models have one of the norms or both. Used in nn/ alone.
 #pragma once
 #include "nn/sublayer.h"
 
 // The parameters. The first member of the record of a sublayer that is a branch.
 typedef struct {
-    Norm norm;
+    Norm norm, post; // without gamma: it is none
     Linear in, out;
+    float scale; // 0: 1
     float hidden_dropout;
     RngKey hidden_key;
 } Branch;
 
 // The stash. The first member of the stash record of such a sublayer.
 typedef struct {
-    NormStash norm;
-    Tensor inner; // [T, I/t], the output of `in`; its gradient takes its place
-    Tensor core;  // [T, O/t], the input of `out`
+    NormStash norm; // y is the input of `in`: without a norm x itself
+    NormStash post; // x is the output of `out`; what the weight half needs of its gradient takes its place
+    Tensor inner;   // [T, I/t], the output of `in`; its gradient takes its place
+    Tensor core;    // [T, O/t], the input of `out`
 } BranchStash;
 
 // The core of a branch: its work between the two linear layers.
@@ -33,11 +36,13 @@ typedef struct {
     void (*backward)(const SublayerArgs *args, Tensor dcore, Tensor dinner);
 } Core;
 
-// Declares the parameters. `norm` and the names of `in` and `out` are those of the layer's parts, as in Megatron-LM;
-// `dropout` names the stream of random numbers. Sizes on the side of the residual stream, and deviations, are set here.
-Branch branch_declare(const Builder *builder, int layer, const char *norm, LinearSpec in, LinearSpec out,
-                      const char *dropout);
+// Declares the parameters. `norm`, `post` and the names of `in` and `out` are those of the layer's parts, as in
+// Megatron-LM; `dropout` names the stream of random numbers. Sizes on the side of the residual stream, and
+// deviations, are set here.
+Branch branch_declare(const Builder *builder, int layer, const char *norm, const char *post, LinearSpec in,
+                      LinearSpec out, const char *dropout);
 void branch_forward(const SublayerArgs *args, const Core *core);
 void branch_backward(const SublayerArgs *args, const Core *core);
-// Writes the stash terms of the norm, its input and its output, and returns how many they are.
+int64_t branch_norm_parameters(const ModelShape *shape); // of its norms
+// Writes the stash terms of the norms, their inputs and the output of the first, and returns how many they are.
 int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);

@@ -1,8 +1,16 @@
 // The embedding: tokens and positions to hidden states.
+#include "base/half.h"
 #include "nn/declare.h"
 
+// In 16 bits the factor is rounded to them, as other programs do.
+static float multiplier_of(const Builder *b) {
+    float multiplier = b->shape->embedding_multiplier;
+    if (b->mode->dtype == BF16) return bf16_to_f32(bf16_of_f32(multiplier));
+    return b->mode->dtype == F16 ? f16_to_f32(f16_of_f32(multiplier)) : multiplier;
+}
+
 Embedding embedding_declare(const Builder *b) {
-    Embedding e = {.hidden_dropout = b->shape->hidden_dropout};
+    Embedding e = {.hidden_dropout = b->shape->hidden_dropout, .multiplier = multiplier_of(b)};
     e.hidden_key = rng_key(b->shape->seed, "embedding dropout", 0);
     e.word = params_declare(b->params, word_table_spec(b, WORD_TABLE_NAME));
     if (b->shape->position != POSITION_LEARNED) return e;
@@ -39,6 +47,7 @@ void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch 
                                          .first_row = word_table_first_row(c, e->word)});
     tp_reduce_end(c, partial, y);
     arena_release(c->scratch, mark);
+    if (e->multiplier > 0) scale(c->device, c->stream, (Scale){.x = y, .y = y, .factor = e->multiplier});
     bool by_token = e->position && mb->positions.data;
     if (by_token) add_positions(c, e, y, mb);
     position_dropout(
@@ -64,6 +73,7 @@ void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microba
                                              .dposition = param_grad(e->position, c->device, c->place),
                                              .samples = mb->samples,
                                              .first_row = dropout.first_row});
+    if (e->multiplier > 0) scale(c->device, c->stream, (Scale){.x = dy, .y = dy, .factor = e->multiplier});
     ArenaMark mark = arena_mark(c->scratch);
     embedding_backward(c->device, c->stream,
                        (EmbeddingBackward){.tokens = mb->tokens,

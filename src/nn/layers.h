@@ -84,8 +84,8 @@ void row_linear_gelu_backward(Context *context, const Linear *linear, Halves hal
 // ---- norm ---------------------------------------------------------------------------------------
 
 typedef struct {
-    Param *gamma, *beta; // beta NULL: this is an RMS norm
-    float epsilon;
+    Param *gamma, *beta;   // beta NULL: this is an RMS norm
+    float epsilon, offset; // it scales by offset + gamma
 } Norm;
 
 typedef struct {
@@ -96,6 +96,9 @@ Norm norm_declare(const Builder *builder, const char *name);
 int64_t norm_parameters(const ModelShape *shape); // of one norm
 // Computes stash->y, the norm of x. y and the statistics of the rows are allocated from `stash_arena`.
 void norm_apply(Context *context, const Norm *norm, Tensor x, NormStash *stash, Arena *stash_arena);
+// Computes the norm of x into y, which the caller keeps or not: no gradient needs it.
+void norm_apply_to(Context *context, const Norm *norm, Tensor x, Tensor y, NormStash *stash,
+                   Arena *stash_arena);
 // Computes dx = residual + the gradient of x, and adds to the gradients of gamma and beta. dx may be dy or residual.
 void norm_gradient(Context *context, const Norm *norm, const NormStash *stash, Tensor dy, Tensor residual,
                    Tensor dx);
@@ -104,6 +107,7 @@ void norm_gradient(Context *context, const Norm *norm, const NormStash *stash, T
 
 typedef struct {
     Param *word, *position; // position NULL: positions are not learned
+    float multiplier;       // of the word's row; 0: 1
     float hidden_dropout;
     RngKey hidden_key;
 } Embedding;
@@ -120,6 +124,8 @@ typedef struct {
     Norm norm;
     Linear output; // column-parallel over the vocabulary; its weight is tied to the word table or its own
     int vocabulary;
+    float input_scale; // of the norm's output, 1 / ModelShape.logits_scaling; 0: 1
+    float cap;         // logits x become cap * tanh(x / cap); 0: they stay
 } LossHead;
 
 LossHead loss_head_declare(const Builder *builder);

@@ -2,7 +2,8 @@
 #include "nn/declare.h"
 
 LossHead loss_head_declare(const Builder *b) {
-    LossHead head = {.vocabulary = b->shape->vocabulary};
+    LossHead head = {.vocabulary = b->shape->vocabulary, .cap = b->shape->logit_cap};
+    if (b->shape->logits_scaling > 0) head.input_scale = 1 / b->shape->logits_scaling;
     head.norm = norm_declare(b, "decoder.final_layernorm");
     ParamSpec word = word_table_spec(b, "output_layer.weight");
     if (!b->shape->untied) word.tied_to = WORD_TABLE_NAME;
@@ -56,6 +57,23 @@ static void cross_entropy_whole(Context *c, const LossHead *head, Tensor logits,
                            .scale = mb->loss_scale});
 }
 
+// Computes the input of the product for the logits from `hidden`.
+static void head_norm(Context *c, const LossHead *head, Tensor hidden, NormStash *norm) {
+    norm_apply(c, &head->norm, hidden, norm, c->scratch);
+    if (head->input_scale > 0)
+        scale(c->device, c->stream, (Scale){.x = norm->y, .y = norm->y, .factor = head->input_scale});
+}
+
+static void cap_logits(Context *c, const LossHead *head, Tensor logits) {
+    if (head->cap > 0) soft_cap(c->device, c->stream, (SoftCap){.x = logits, .y = logits, .cap = head->cap});
+}
+
+// Returns the tensor for the gradient of the logits: they themselves, unless they have another type or are read later.
+static Tensor take_dlogits(Context *c, const LossHead *head, Tensor logits, DType dtype) {
+    if (dtype == F32 && !(head->cap > 0)) return logits;
+    return tensor_take(c->scratch, "gradient of logits", logits.rows, logits.cols, dtype);
+}
+
 // Writes the losses to mb->loss, the margins to mb->margin and the gradient of the logits to `dlogits`.
 static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
                           const Microbatch *mb) {
@@ -64,14 +82,18 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
     bool cut = context_ranks(c, ROLE_TENSOR) > 1;
     (cut ? cross_entropy_cut : cross_entropy_whole)(c, head, logits, dlogits, max, sums, mb);
     if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, tensor_rows(sums, 1, 1));
+    if (head->cap > 0 && mb->training)
+        soft_cap_backward(c->device, c->stream,
+                          (SoftCapBackward){.dy = dlogits, .y = logits, .dx = dlogits, .cap = head->cap});
 }
 
 void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb, Tensor logits) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor last = tensor_rows(hidden, (mb->sequence - 1) * mb->samples, mb->samples);
     NormStash norm;
-    norm_apply(c, &head->norm, last, &norm, c->scratch);
+    head_norm(c, head, last, &norm);
     column_linear_forward(c, &head->output, norm.y, logits, false);
+    cap_logits(c, head, logits);
     arena_release(c->scratch, mark);
 }
 
@@ -98,9 +120,10 @@ static void head_chunk(Context *c, const LossHead *head, Tensor x, Tensor dx, co
                        Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
     int64_t width = head->output.weight->value.rows;
-    Tensor logits = tensor_take(c->scratch, "logits", x.rows, width, F32), dlogits = logits;
-    if (x.dtype != F32) dlogits = tensor_take(c->scratch, "gradient of logits", x.rows, width, x.dtype);
+    Tensor logits = tensor_take(c->scratch, "logits", x.rows, width, F32);
+    Tensor dlogits = take_dlogits(c, head, logits, x.dtype);
     linear_forward(c, &head->output, x, (Tensor){0}, logits);
+    cap_logits(c, head, logits);
     if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
     cross_entropy(c, head, logits, dlogits, chunk);
     if (chunk->training) {
@@ -132,9 +155,10 @@ static void head_whole(Context *c, const LossHead *head, Tensor norm, Tensor dno
                        Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
     int64_t tokens = mb->sequence * mb->samples, width = head->output.weight->value.rows;
-    Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32), dlogits = logits;
-    if (norm.dtype != F32) dlogits = tensor_take(c->scratch, "gradient of logits", tokens, width, norm.dtype);
+    Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32);
+    Tensor dlogits = take_dlogits(c, head, logits, norm.dtype);
     column_linear_forward(c, &head->output, norm, logits, false);
+    cap_logits(c, head, logits);
     if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
     cross_entropy(c, head, logits, dlogits, mb);
     if (dnorm.data) column_linear_backward(c, &head->output, BOTH_HALVES, norm, dlogits, dnorm);
@@ -145,7 +169,7 @@ void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Micr
                      Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
     NormStash norm;
-    norm_apply(c, &head->norm, hidden, &norm, c->scratch);
+    head_norm(c, head, hidden, &norm);
     Tensor dnorm = {0};
     if (mb->training)
         dnorm = tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, hidden.dtype);
@@ -153,6 +177,8 @@ void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Micr
         head_whole(c, head, norm.y, dnorm, mb, logits_copy);
     else
         head_chunks(c, head, norm.y, dnorm, mb, logits_copy);
+    if (mb->training && head->input_scale > 0)
+        scale(c->device, c->stream, (Scale){.x = dnorm, .y = dnorm, .factor = head->input_scale});
     if (mb->training) norm_gradient(c, &head->norm, &norm, dnorm, (Tensor){0}, hidden);
     arena_release(c->scratch, mark);
 }

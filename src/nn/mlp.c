@@ -2,14 +2,13 @@
 #include "nn/branch.h"
 
 typedef struct {
-    Branch branch; // in: fc1, out: fc2
-    Activation activation;
+    Branch branch;          // in: fc1, out: fc2
+    bool is_gated, is_gelu; // is_gelu: the gate of one that is gated
+    GeluForm form;          // of one that is not
 } Mlp;
 
 // Outputs of fc1: gate and up, or one.
-static int64_t inner_width(const ModelShape *s) {
-    return (s->activation == ACTIVATION_SWIGLU ? 2 : 1) * (int64_t)s->ffn;
-}
+static int64_t inner_width(const ModelShape *s) { return (model_is_gated(s) ? 2 : 1) * (int64_t)s->ffn; }
 
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
@@ -17,10 +16,15 @@ static void declare(const Builder *b, int layer, void *self) {
     LinearSpec fc1 = {.name = "mlp.linear_fc1",
                       .out = inner_width(shape),
                       .bias = model_has_mlp_bias(shape),
-                      .blocks = shape->activation == ACTIVATION_SWIGLU ? 2 : 1};
+                      .blocks = model_is_gated(shape) ? 2 : 1};
     LinearSpec fc2 = {.name = "mlp.linear_fc2", .in = shape->ffn, .bias = model_has_mlp_bias(shape)};
-    m->branch = branch_declare(b, layer, "pre_mlp_layernorm", fc1, fc2, "mlp output dropout");
-    m->activation = shape->activation;
+    m->branch =
+        branch_declare(b, layer, "pre_mlp_layernorm", "post_mlp_layernorm", fc1, fc2, "mlp output dropout");
+    m->is_gated = model_is_gated(shape);
+    m->is_gelu = shape->activation == ACTIVATION_GEGLU;
+    m->form = shape->activation == ACTIVATION_GELU_ERF       ? GELU_EXACT
+              : shape->activation == ACTIVATION_RELU_SQUARED ? RELU_SQUARED
+                                                             : GELU_TANH;
 }
 
 static void core_forward(const SublayerArgs *args) {
@@ -28,13 +32,12 @@ static void core_forward(const SublayerArgs *args) {
     const Mlp *m = args->self;
     const BranchStash *s = args->stash;
     Tensor bias = param_value(m->branch.in.bias);
-    if (m->activation == ACTIVATION_SWIGLU)
-        swiglu_forward(c->device, c->stream, (SwigluForward){.x = s->inner, .bias = bias, .y = s->core});
+    if (m->is_gated)
+        swiglu_forward(c->device, c->stream,
+                       (SwigluForward){.x = s->inner, .bias = bias, .y = s->core, .gelu = m->is_gelu});
     else
-        bias_gelu_forward(
-            c->device, c->stream,
-            (BiasGeluForward){
-                .x = s->inner, .bias = bias, .y = s->core, .exact = m->activation == ACTIVATION_GELU_ERF});
+        bias_gelu_forward(c->device, c->stream,
+                          (BiasGeluForward){.x = s->inner, .bias = bias, .y = s->core, .form = m->form});
 }
 
 static void core_backward(const SublayerArgs *args, Tensor dy, Tensor dx) {
@@ -42,21 +45,19 @@ static void core_backward(const SublayerArgs *args, Tensor dy, Tensor dx) {
     const Mlp *m = args->self;
     const BranchStash *s = args->stash;
     Tensor bias = param_value(m->branch.in.bias);
-    if (m->activation == ACTIVATION_SWIGLU)
-        swiglu_backward(c->device, c->stream,
-                        (SwigluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = dx});
+    if (m->is_gated)
+        swiglu_backward(
+            c->device, c->stream,
+            (SwigluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = dx, .gelu = m->is_gelu});
     else
-        bias_gelu_backward(c->device, c->stream,
-                           (BiasGeluBackward){.dy = dy,
-                                              .x = s->inner,
-                                              .bias = bias,
-                                              .dx = dx,
-                                              .exact = m->activation == ACTIVATION_GELU_ERF});
+        bias_gelu_backward(
+            c->device, c->stream,
+            (BiasGeluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = dx, .form = m->form});
 }
 
 static bool is_gelu(const SublayerArgs *args) {
     const Mlp *m = args->self;
-    return m->activation == ACTIVATION_GELU;
+    return !m->is_gated && m->form == GELU_TANH;
 }
 
 static const Core core = {.inner_name = "fc1 output",
@@ -76,7 +77,7 @@ static ParamCount parameters(const ModelShape *s) {
     int64_t h = s->hidden, inner = inner_width(s);
     bool bias = model_has_mlp_bias(s);
     return (ParamCount){.cut = h * (inner + s->ffn) + (bias ? inner : 0),
-                        .whole = norm_parameters(s) + (bias ? h : 0)};
+                        .whole = branch_norm_parameters(s) + (bias ? h : 0)};
 }
 
 static double flops(const ModelShape *s) { return 2.0 * s->hidden * (double)(inner_width(s) + s->ffn); }

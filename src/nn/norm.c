@@ -6,8 +6,10 @@ Norm norm_declare(const Builder *b, const char *name) {
     gamma.rows = beta.rows = 1;
     gamma.cols = beta.cols = b->shape->hidden;
     gamma.reduction = beta.reduction = builder_row_reduction(b);
-    gamma.init = INIT_ONE;
-    Norm norm = {.gamma = params_declare(b->params, gamma), .epsilon = b->shape->norm_epsilon};
+    gamma.init = b->shape->norm_offset ? INIT_ZERO : INIT_ONE;
+    Norm norm = {.gamma = params_declare(b->params, gamma),
+                 .epsilon = b->shape->norm_epsilon,
+                 .offset = b->shape->norm_offset ? 1 : 0};
     if (!b->shape->rms_norm) norm.beta = params_declare(b->params, beta);
     return norm;
 }
@@ -15,9 +17,11 @@ Norm norm_declare(const Builder *b, const char *name) {
 int64_t norm_parameters(const ModelShape *s) { return (s->rms_norm ? 1 : 2) * (int64_t)s->hidden; }
 
 void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *arena) {
-    *stash = (NormStash){.x = x,
-                         .y = tensor_take(arena, "norm output", x.rows, x.cols, x.dtype),
-                         .rstd = tensor_take(arena, "norm 1/deviation", 1, x.rows, F32)};
+    norm_apply_to(c, n, x, tensor_take(arena, "norm output", x.rows, x.cols, x.dtype), stash, arena);
+}
+
+void norm_apply_to(Context *c, const Norm *n, Tensor x, Tensor y, NormStash *stash, Arena *arena) {
+    *stash = (NormStash){.x = x, .y = y, .rstd = tensor_take(arena, "norm 1/deviation", 1, x.rows, F32)};
     if (n->beta) stash->mean = tensor_take(arena, "norm mean", 1, x.rows, F32);
     norm_forward(c->device, c->stream,
                  (NormForward){.x = x,
@@ -26,7 +30,8 @@ void norm_apply(Context *c, const Norm *n, Tensor x, NormStash *stash, Arena *ar
                                .y = stash->y,
                                .mean = stash->mean,
                                .rstd = stash->rstd,
-                               .epsilon = n->epsilon});
+                               .epsilon = n->epsilon,
+                               .offset = n->offset});
 }
 
 void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
@@ -42,5 +47,6 @@ void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Ten
                                  .dx = dx,
                                  .dgamma = dgamma.sum,
                                  .dbeta = dbeta.sum,
+                                 .offset = n->offset,
                                  .accumulate = dgamma.adds});
 }

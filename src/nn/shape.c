@@ -18,6 +18,12 @@ bool model_has_qkv_bias(const ModelShape *s) { return !s->no_linear_bias || s->q
 bool model_has_proj_bias(const ModelShape *s) { return !s->no_linear_bias || s->proj_bias; }
 bool model_has_mlp_bias(const ModelShape *s) { return !s->no_linear_bias || s->mlp_bias; }
 
+bool model_is_gated(const ModelShape *s) {
+    return s->activation == ACTIVATION_SWIGLU || s->activation == ACTIVATION_GEGLU;
+}
+bool model_has_pre_norm(const ModelShape *s) { return s->norm_place != NORM_POST; }
+bool model_has_post_norm(const ModelShape *s) { return s->norm_place != NORM_PRE; }
+
 int model_window(const ModelShape *s, int layer) {
     return !s->window_period || s->window_layers >> layer % s->window_period & 1 ? s->window : 0;
 }
@@ -39,11 +45,45 @@ static double llama3_frequency(const Rope *rope, double plain) {
     return (1 - share) * plain / rope->factor + share * plain;
 }
 
-double model_rotary_frequency(const ModelShape *s, int i) {
-    double plain = pow(s->rotary_base, -2.0 * i / model_rotary_columns(s));
+// The column whose waves turn so many times within the original positions.
+static double yarn_column(const ModelShape *s, double turns) {
+    return model_rotary_columns(s) * log(s->rope.original / (turns * 2 * M_PI)) / (2 * log(s->rotary_base));
+}
+
+// Source: Peng 2023, as transformers' modeling_rope_utils computes it.
+static double yarn_frequency(const ModelShape *s, double plain, int i) {
+    double first = yarn_column(s, s->rope.high), last = yarn_column(s, s->rope.low);
+    if (!s->rope.unrounded) first = floor(first), last = ceil(last);
+    first = fmax(first, 0), last = fmin(last, model_rotary_columns(s) - 1);
+    if (first == last) last += 0.001;
+    double share = fmin(fmax((i - first) / (last - first), 0), 1);
+    return plain / s->rope.factor * share + plain * (1 - share);
+}
+
+static double dynamic_base(const ModelShape *s) {
+    double columns = model_rotary_columns(s), factor = s->rope.factor;
+    if (s->sequence <= s->rope.original) return s->rotary_base;
+    return s->rotary_base *
+           pow(factor * s->sequence / s->rope.original - (factor - 1), columns / (columns - 2));
+}
+
+bool model_layer_rotates(const ModelShape *s, int layer) {
+    return s->position == POSITION_ROTARY && !(s->no_rope_freq && (layer + 1) % s->no_rope_freq == 0);
+}
+
+double model_rotary_frequency(const ModelShape *s, int i, bool local) {
+    double exponent = -2.0 * i / model_rotary_columns(s), plain = pow(s->rotary_base, exponent);
+    if (local && s->rotary_base_local > 0) return pow(s->rotary_base_local, exponent);
     switch (s->rope.kind) {
     case ROPE_LINEAR: return plain / s->rope.factor;
     case ROPE_LLAMA3: return llama3_frequency(&s->rope, plain);
+    case ROPE_YARN: return yarn_frequency(s, plain, i);
+    case ROPE_DYNAMIC: return pow(dynamic_base(s), exponent);
     default: return plain;
     }
+}
+
+double model_rotary_factor(const ModelShape *s, bool local) {
+    if (s->rope.kind != ROPE_YARN || (local && s->rotary_base_local > 0)) return 1;
+    return s->rope.attention > 0 ? s->rope.attention : 0.1 * log(s->rope.factor) + 1;
 }

@@ -4,12 +4,40 @@
 #include "config/defaults.h"
 #include "device/device.h"
 
-// GELU in its tanh form, SwiGLU, GELU by erf.
-typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_GELU_ERF } Activation;
+// GELU in its tanh form, SwiGLU, GELU by erf; a gated MLP whose gate is the tanh form of GELU, squared ReLU.
+typedef enum {
+    ACTIVATION_GELU,
+    ACTIVATION_SWIGLU,
+    ACTIVATION_GELU_ERF,
+    ACTIVATION_GEGLU,
+    ACTIVATION_RELU_SQUARED
+} Activation;
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
 // What joins the denominator of a softmax of attention: nothing, exp(0), or exp of a weight of the head (a sink).
 typedef enum { SOFTMAX_PLAIN, SOFTMAX_OFF_BY_ONE, SOFTMAX_SINKS } Softmax;
-typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC } RopeScaling;
+// The family of models as which a model is exported, where that holds it; ANY: the first one that does. What a model
+// computes does not depend on it.
+typedef enum {
+    FAMILY_ANY,
+    FAMILY_MISTRAL,
+    FAMILY_QWEN2,
+    FAMILY_QWEN3,
+    FAMILY_SMOLLM3,
+    FAMILY_PHI3,
+    FAMILY_OLMO2,
+    FAMILY_GEMMA2,
+    FAMILY_GEMMA3,
+    FAMILY_GPT_NEOX,
+    FAMILY_STABLELM,
+    FAMILY_GRANITE,
+    FAMILY_NEMOTRON
+} ModelFamily;
+// Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
+typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;
+// Norms of queries and keys before they are rotated: none; of each head, with one weight for all heads; of all heads of
+// a token together.
+typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } QkNorm;
 
 // The C types of the rows of sizes.def.
 #define SIZE_INT          int
@@ -21,10 +49,16 @@ typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 #define SIZE_POSITION     Position
 #define SIZE_ROPE_SCALING RopeScaling
 #define SIZE_SOFTMAX      Softmax
+#define SIZE_NORM_PLACE   NormPlace
+#define SIZE_QK_NORM      QkNorm
+#define SIZE_FAMILY       ModelFamily
 
 // How the frequencies of rotary positions are lowered, for texts longer than those that a model was first trained on.
 // LINEAR divides all by `factor`. LLAMA3 divides those whose wavelength is above `original / low`, leaves those below
-// `original / high`, and divides those between by a share that grows evenly with the frequency.
+// `original / high`, and divides those between by a share that grows evenly with the frequency. YARN (Peng 2023)
+// divides those that turn less than `low` times within `original` positions, leaves those that turn more than `high`
+// times, and divides those between by a share that grows evenly with the column; sines and cosines are multiplied by
+// `attention`. DYNAMIC raises the base where `sequence` is above `original`, as far as it is.
 typedef struct {
 #define ROPE_SIZE(TYPE, member, ...) SIZE_##TYPE member;
 #include "nn/sizes.def"
@@ -71,13 +105,18 @@ int model_groups(const ModelShape *shape); // heads where groups is 0
 bool model_has_qkv_bias(const ModelShape *shape);
 bool model_has_proj_bias(const ModelShape *shape);
 bool model_has_mlp_bias(const ModelShape *shape);
+bool model_is_gated(const ModelShape *shape); // the MLP has a gate: fc1 is two matrices
+bool model_has_pre_norm(const ModelShape *shape);
+bool model_has_post_norm(const ModelShape *shape);
+bool model_layer_rotates(const ModelShape *shape, int layer);
 // The window of a layer: how many keys a query sees, its own included. 0: all.
 int model_window(const ModelShape *shape, int layer);
 double model_softmax_scale(const ModelShape *shape); // the factor of scores
 int model_rotary_columns(const ModelShape *shape);   // R
 // Returns the frequency of column i of a head, 0 <= i < R/2: position s turns columns i and R/2 + i by the angle
-// s * frequency. Every table of rotary positions is made with it.
-double model_rotary_frequency(const ModelShape *shape, int i);
+// s * frequency. Every table of rotary positions is made with it. `local`: in the layers with a window.
+double model_rotary_frequency(const ModelShape *shape, int i, bool local);
+double model_rotary_factor(const ModelShape *shape, bool local); // of sines and cosines
 // Returns the smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual
 // divisor.
 int padded_vocabulary(int vocabulary, int divisor, int tp);

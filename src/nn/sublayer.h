@@ -1,6 +1,7 @@
-// The sublayers of a transformer layer. A layer is the list of sublayers in sublayers.def, each y = x + f(x). A
-// sublayer is one file with one SublayerKind, and one row of that list; the model and the closed forms of its
-// parameters, FLOPs and stash walk the list.
+// The sublayers of a transformer layer. A layer is the list of sublayers in sublayers.def, each y = x + f(x); in a
+// parallel block all of them read the input of the layer, and what they make of it is added to it. A sublayer is one
+// file with one SublayerKind, and one row of that list; the model and the closed forms of its parameters, FLOPs and
+// stash walk the list.
 #pragma once
 #include "nn/layers.h"
 
@@ -11,14 +12,14 @@ typedef struct {
     const void *self;    // the sublayer's own record: what it declared
     void *stash;         // its record of this microbatch; zero before the forward
     Tensor rotary_table; // F32 [>= S, R]; absent: no rotary positions
-    // The forward: x [T', H] -> y [T', H]. Tensors that the stash keeps are allocated from `arena`.
-    Tensor x, y;
+    // The forward: y = residual + f(x), all [T', H]. Tensors that the stash keeps are allocated from `arena`.
+    Tensor x, residual, y;
     Arena *arena;
-    // The backward: dy [T', H] -> dx [T', H]; dx may be dy. The input half overwrites activations of the stash by the
-    // gradients that the weight half needs. One more of these gradients, [T', H], goes to `dlast`; the caller keeps it
-    // and passes it to the weight half.
+    // The backward: dx = dresidual + the gradient of f, all [T', H]; dx may be dy or dresidual. The input half
+    // overwrites activations of the stash by the gradients that the weight half needs. One more of these gradients,
+    // [T', H], goes to `dlast`; the caller keeps it and passes it to the weight half.
     Halves halves;
-    Tensor dy, dx, dlast;
+    Tensor dy, dresidual, dx, dlast;
 } SublayerArgs;
 
 // A kind of sublayer. Forward and backward are collective over tp.

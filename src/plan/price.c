@@ -107,6 +107,10 @@ static double passes(const Constants *c, DeviceOp op) {
     case OP_NORM_FORWARD:
     case OP_NORM_BACKWARD_INPUT:
     case OP_NORM_BACKWARD_WEIGHT:
+    case OP_QK_SUMS:
+    case OP_QK_NORM_FORWARD:
+    case OP_QK_NORM_BACKWARD_INPUT:
+    case OP_QK_NORM_BACKWARD_WEIGHT:
     case OP_NORM_BACKWARD: return c->norm_passes;
     case OP_BIAS_GELU_FORWARD:
     case OP_BIAS_GELU_BACKWARD:
@@ -114,6 +118,7 @@ static double passes(const Constants *c, DeviceOp op) {
     case OP_SWIGLU_BACKWARD: return c->activation_passes;
     case OP_BIAS_DROPOUT_ADD:
     case OP_DROPOUT_BACKWARD:
+    case OP_SCALE:
     case OP_COLUMN_SUM:
     case OP_ADD: return c->residual_passes;
     case OP_ROTARY: return c->rotary_passes;

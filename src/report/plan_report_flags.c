@@ -66,14 +66,21 @@ static void put_option(Command *to, const ModelOption *row) {
     put(to, "--%s%s%s", name, is_flag ? "" : " ", is_flag ? "" : row->value);
 }
 
-static void add_windows(Command *to, const ModelShape *m) {
-    static const char *const options[] = {"window_size", "window_attn_skip_freq", "softmax_type"};
+// Adds options that are words, where they are not what they are by default.
+static void add_words(Command *to, const ModelShape *m) {
+    static const struct {
+        const char *name, *usual;
+    } options[] = {{"window_size", ""},
+                   {"window_attn_skip_freq", ""},
+                   {"softmax_type", "vanilla"},
+                   {"norm_placement", "pre"},
+                   {"qk_norm", "none"}};
     ModelOption rows[MAX_MODEL_OPTIONS];
     int count = model_options(m, rows);
     for (int j = 0; j < count; j++)
         for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-            if (!strcmp(rows[j].option, options[i]) && *rows[j].value &&
-                strcmp(rows[j].value, "vanilla") != 0)
+            if (!strcmp(rows[j].option, options[i].name) && *rows[j].value &&
+                strcmp(rows[j].value, options[i].usual) != 0)
                 put_option(to, &rows[j]);
 }
 
@@ -109,6 +116,8 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->position == POSITION_ROTARY) add_scaling(to, &m->rope);
     if (m->rms_norm) put(to, "--normalization RMSNorm");
     if (m->activation == ACTIVATION_SWIGLU) put(to, "--swiglu");
+    if (m->activation == ACTIVATION_GEGLU) put(to, "--geglu");
+    if (m->activation == ACTIVATION_RELU_SQUARED) put(to, "--squared-relu");
     if (m->activation == ACTIVATION_GELU_ERF) put(to, "--no-bias-gelu-fusion");
     if (m->no_linear_bias) put(to, "--disable-bias-linear");
     if (m->qkv_bias) put(to, "--add-qkv-bias");
@@ -117,7 +126,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->untied) put(to, "--untie-embeddings-and-output-weights");
     if (m->attention_dropout != 0.1f) put(to, "--attention-dropout %g", (double)m->attention_dropout);
     if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);
-    add_windows(to, m);
+    add_words(to, m);
     add_other_sizes(to, m);
 }
 

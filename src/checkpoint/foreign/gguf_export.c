@@ -23,16 +23,16 @@ typedef struct {
     char text[64];
 } Key;
 
-static Key key_of(Architecture architecture, const char *name) {
+static Key key_of(const Family *family, const char *name) {
     Key key;
-    snprintf(key.text, sizeof key.text, "%s.%s", architecture == ARCHITECTURE_GPT2 ? "gpt2" : "llama", name);
+    snprintf(key.text, sizeof key.text, "%s.%s", family->gguf, name);
     return key;
 }
 
-static void set_size(GgufMetadata *m, Architecture architecture, const char *name, const ManifestField *field,
+static void set_size(GgufMetadata *m, const Family *family, const char *name, const ManifestField *field,
                      const ModelShape *s) {
     const void *at = (const char *)s + field->offset;
-    Key key = key_of(architecture, name);
+    Key key = key_of(family, name);
     switch (field->type) {
     case INT_FIELD: gguf_set_u32(m, key.text, (uint32_t) * (const int *)at); break;
     case BOOL_FIELD: gguf_set_bool(m, key.text, *(const bool *)at); break;
@@ -63,34 +63,63 @@ static bool is_first(const char *name) {
 }
 
 // Sizes that are not among the first are written where they are not zero.
-static void describe_sizes(GgufMetadata *m, Architecture architecture, const ModelShape *s) {
+static void describe_sizes(GgufMetadata *m, const Family *family, const ModelShape *s) {
     for (int i = 0; i < NUM_FIRST; i++) {
-        const ModelSize *size = size_of_name(FORMAT_GGUF, architecture, first_names[i]);
-        if (size) set_size(m, architecture, first_names[i], &size->field, s);
+        const ModelSize *size = size_of_name(FORMAT_GGUF, family, first_names[i]);
+        if (size) set_size(m, family, first_names[i], &size->field, s);
     }
     for (int i = 0; i < num_model_sizes; i++) {
-        const char *name = model_sizes[i].names[FORMAT_GGUF][architecture];
+        const char *name = size_name(&model_sizes[i], FORMAT_GGUF, family);
         if (!name || !*name || is_first(name) || field_is_zero(&model_sizes[i].field, s)) continue;
-        set_size(m, architecture, name, &model_sizes[i].field, s);
+        set_size(m, family, name, &model_sizes[i].field, s);
     }
 }
 
-static void describe_rotation(GgufMetadata *m, const ModelShape *s) {
-    gguf_set_f32(m, "llama.rope.freq_base", (float)s->rotary_base);
-    if (s->rope.kind != ROPE_LINEAR) return;
-    gguf_set_string(m, "llama.rope.scaling.type", "linear");
-    gguf_set_f32(m, "llama.rope.scaling.factor", (float)s->rope.factor);
+static void set_real(GgufMetadata *m, const Family *family, const char *name, double value) {
+    gguf_set_f32(m, key_of(family, name).text, (float)value);
 }
 
-static void describe_model(GgufMetadata *m, Architecture architecture, const ModelShape *s, GgufKind kind) {
-    gguf_set_string(m, "general.architecture", architecture == ARCHITECTURE_GPT2 ? "gpt2" : "llama");
+static void describe_rotation(GgufMetadata *m, const Family *family, const ModelShape *s) {
+    const Rope *rope = &s->rope;
+    set_real(m, family, "rope.freq_base", s->rotary_base);
+    if (rope->kind != ROPE_LINEAR && rope->kind != ROPE_YARN) return;
+    gguf_set_string(m, key_of(family, "rope.scaling.type").text,
+                    rope->kind == ROPE_LINEAR ? "linear" : "yarn");
+    set_real(m, family, "rope.scaling.factor", rope->factor);
+    if (rope->kind == ROPE_LINEAR) return;
+    gguf_set_u32(m, key_of(family, "rope.scaling.original_context_length").text, (uint32_t)rope->original);
+    if (rope->high != 32) set_real(m, family, "rope.scaling.yarn_beta_fast", rope->high);
+    if (rope->low != 1) set_real(m, family, "rope.scaling.yarn_beta_slow", rope->low);
+}
+
+static void describe_member(GgufMetadata *m, const Family *family, const FamilyMember *member,
+                            const ModelShape *s) {
+    const ManifestField *field = &size_named(member->size)->field;
+    bool one = member->meaning == SAME_FACTOR && field_is_zero(field, s);
+    if (one)
+        set_real(m, family, member->gguf, 1);
+    else
+        set_size(m, family, member->gguf, field, s);
+}
+
+static void describe_family(GgufMetadata *m, const Family *family, const ModelShape *s) {
+    for (const FamilyMember *member = family->members;
+         member < family->members + MAX_FAMILY_MEMBERS && member->name; member++)
+        if (member->gguf) describe_member(m, family, member, s);
+    if (s->window && family->says & SAYS_WINDOW_LAYERS)
+        gguf_set_u32(m, key_of(family, "attention.sliding_window").text, (uint32_t)s->window);
+}
+
+static void describe_model(GgufMetadata *m, const Family *family, const ModelShape *s, GgufKind kind) {
+    gguf_set_string(m, "general.architecture", family->gguf);
     gguf_set_string(m, "general.type", "model");
     gguf_set_u32(m, "general.alignment", GGUF_ALIGNMENT);
     gguf_set_u32(m, "general.file_type", kinds[kind].file_type);
     if (kind == GGUF_Q8_0) gguf_set_u32(m, "general.quantization_version", 2);
     ModelShape spelled_out = shape_spelled_out(s);
-    describe_sizes(m, architecture, &spelled_out);
-    if (architecture == ARCHITECTURE_LLAMA) describe_rotation(m, s);
+    describe_sizes(m, family, &spelled_out);
+    describe_family(m, family, &spelled_out);
+    if (s->position == POSITION_ROTARY) describe_rotation(m, family, s);
 }
 
 // ---- the tokenizer ----------------------------------------------------------------------------------------
@@ -282,12 +311,13 @@ static Status check_and_name(const char *temporary, const char *path) {
     return status;
 }
 
-static Status write_file(ModelSource *source, const GgufMetadata *metadata, const char *path, GgufKind kind) {
+static Status write_file(ModelSource *source, const Family *family, const GgufMetadata *metadata,
+                         const char *path, GgufKind kind) {
     char temporary[4096];
     Mapping mapping;
     TRY(file_temporary_name(path, temporary));
     remove(temporary);
-    TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_GGUF));
+    TRY(mapping_create(&mapping, &model_source_info(source)->shape, family, FORMAT_GGUF));
     Status status = write_tensors(source, &mapping, metadata, temporary, kind);
     mapping_destroy(&mapping);
     return status == OK ? check_and_name(temporary, path) : status;
@@ -295,20 +325,18 @@ static Status write_file(ModelSource *source, const GgufMetadata *metadata, cons
 
 Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     const ModelShape *shape = &model_source_info(source)->shape;
-    Architecture architecture;
+    const Family *family;
     GgufMetadata metadata = {0};
     Tokenizer *tokenizer = NULL;
     if (file_exists(path)) return fail(ERR_CREATE, "%s exists and is not replaced", path);
-    TRY(architecture_of(shape, &architecture));
-    TRY(shape_check_names(shape, FORMAT_GGUF, architecture));
-    if (shape->activation == ACTIVATION_GELU_ERF)
-        return fail(ERR_UNAVAILABLE, "llama.cpp's GPT-2 has the tanh form of GELU, the model the exact one: "
-                                     "--to hf can hold it");
+    TRY(family_of(shape, &family));
+    TRY(shape_check_names(shape, FORMAT_GGUF, family));
+    TRY(family_in_gguf(family, shape));
     Status status = model_source_tokenizer(source, &tokenizer);
     if (status != OK && status != ERR_NO_INPUT) return status;
     bool known = status == OK && tokenizer_kind(tokenizer) != TOKENIZER_NULL;
     status = OK;
-    describe_model(&metadata, architecture, shape, kind);
+    describe_model(&metadata, family, shape, kind);
     describe_name(&metadata, source);
     if (known) {
         tokenizer_print_note(tokenizer);
@@ -317,7 +345,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     } else {
         gguf_set_string(&metadata, "tokenizer.ggml.model", "none");
     }
-    if (status == OK) status = write_file(source, &metadata, path, kind);
+    if (status == OK) status = write_file(source, family, &metadata, path, kind);
     tokenizer_close(tokenizer);
     text_free(&metadata.bytes);
     return status;

@@ -16,6 +16,7 @@ typedef struct {
 struct HuggingFace {
     char *folder;
     CheckpointInfo info;
+    const Family *family;
     Mapping mapping;
     Found *found; // of mapping.tensors
     Safetensors **files;
@@ -129,8 +130,9 @@ static bool ends_with(const char *name, const char *ending) {
 // Constants that older versions stored, and the head's copy of the table that it is tied to.
 static bool is_spare(const HuggingFace *m, const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq") ||
-           (!m->info.shape.untied && !strcmp(name, "lm_head.weight"));
+           ends_with(name, ".rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
+           ends_with(name, ".attention.masked_bias") ||
+           (!m->info.shape.untied && (!strcmp(name, "lm_head.weight") || !strcmp(name, "embed_out.weight")));
 }
 
 static int compare_pointers(const void *a, const void *b) {
@@ -178,7 +180,7 @@ static Status read_config(HuggingFace *m) {
     TRY(path_of(m, "config.json", path));
     TRY(read_json(m, "config.json", MAX_CONFIG, &root));
     m->info = (CheckpointInfo){.grid = GRID(1, 1, 1), .num_chunks = 1, .program = "transformers"};
-    Status status = config_read(root, path, &m->info.shape, &m->info.dtype);
+    Status status = config_read(root, path, &m->info.shape, &m->family, &m->info.dtype);
     json_free(root);
     return status;
 }
@@ -190,7 +192,7 @@ static Status open_model(HuggingFace *m) {
     if (m->info.shape.layers > num_tensors(m))
         return fail(ERR_DATA, "%s: %d layers in config.json, %" PRId64 " tensors", m->folder,
                     m->info.shape.layers, num_tensors(m));
-    TRY(mapping_create(&m->mapping, &m->info.shape, FORMAT_HUGGING_FACE));
+    TRY(mapping_create(&m->mapping, &m->info.shape, m->family, FORMAT_HUGGING_FACE));
     return find_tensors(m);
 }
 

@@ -35,11 +35,14 @@ static void write_size(Text *out, const char *name, const ModelSize *size, const
 }
 
 // Writes the sizes of these names, ended by NULL, in their order.
-static void write_sizes(Text *out, Architecture architecture, const ModelShape *s, const char *const *names) {
+static void write_sizes(Text *out, const Family *f, const ModelShape *s, const char *const *names) {
     for (int i = 0; names[i]; i++) {
-        const ModelSize *size = size_of_name(FORMAT_HUGGING_FACE, architecture, names[i]);
-        CHECK(size, "no size is named %s", names[i]);
-        write_size(out, names[i], size, s);
+        const char *name = strcmp(names[i], "rms_norm_eps") ? names[i] : f->epsilon;
+        const ModelSize *size = size_of_name(FORMAT_HUGGING_FACE, f, name);
+        bool has_groups = f->says & SAYS_GROUPS || f->dialect == DIALECT_GPT2;
+        CHECK(size, "no size is named %s", name);
+        if (!strcmp(name, "head_dim") && !(f->says & SAYS_HEAD_SIZE)) continue;
+        if (strcmp(name, "num_key_value_heads") || has_groups) write_size(out, name, size, s);
     }
 }
 
@@ -65,45 +68,163 @@ static bool is_listed(const char *name, const char *const *names) {
 }
 
 // Writes the sizes that no list has, where they are not zero.
-static void write_others(Text *out, Architecture architecture, const ModelShape *s) {
-    const char *const *listed = architecture == ARCHITECTURE_GPT2 ? gpt2_names : llama_names;
+static void write_others(Text *out, const Family *f, const ModelShape *s) {
+    const char *const *listed = f->dialect == DIALECT_GPT2 ? gpt2_names : llama_names;
     for (int i = 0; i < num_model_sizes; i++) {
-        const char *name = model_sizes[i].names[FORMAT_HUGGING_FACE][architecture];
+        const char *name = model_sizes[i].names[FORMAT_HUGGING_FACE][f->dialect];
         if (!name || !*name || is_listed(name, listed) || is_listed(name, common_names)) continue;
         if (!field_is_zero(&model_sizes[i].field, s)) write_size(out, name, &model_sizes[i], s);
     }
 }
 
-static void write_gpt2(const ModelShape *s, Text *out) {
+static void write_gpt2(const ModelShape *s, const Family *f, Text *out) {
     text_add(out, "  \"model_type\": \"gpt2\",\n");
     text_add(out, "  \"activation_function\": \"%s\",\n",
              s->activation == ACTIVATION_GELU_ERF ? "gelu" : "gelu_new");
-    write_sizes(out, ARCHITECTURE_GPT2, s, gpt2_names);
+    write_sizes(out, f, s, gpt2_names);
+}
+
+// ---- rotary positions -----------------------------------------------------------------------------------
+
+// A double as others wrote it: with the digits that it needs.
+static void write_real(Text *out, const char *name, double value) {
+    if (value == (double)(float)value) {
+        write_float(out, name, (float)value);
+        return;
+    }
+    text_add(out, "  \"%s\": ", name);
+    json_add_double(out, value);
+    text_add(out, ",\n");
 }
 
 static void write_scaling(const Rope *rope, Text *out) {
+    static const char *const types[] = {
+        [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic"};
     if (rope->kind == ROPE_PLAIN) return;
-    text_add(out, "  \"rope_scaling\": {\n  ");
-    write_float(out, "factor", (float)rope->factor);
-    if (rope->kind == ROPE_LLAMA3) {
+    bool llama3 = rope->kind == ROPE_LLAMA3, yarn = rope->kind == ROPE_YARN;
+    const struct {
+        bool has;
+        const char *name;
+        double value;
+    } rows[] = {{yarn && rope->attention > 0, "attention_factor", rope->attention},
+                {yarn, "beta_fast", rope->high},
+                {yarn, "beta_slow", rope->low},
+                {true, "factor", rope->factor},
+                {llama3, "high_freq_factor", rope->high},
+                {llama3, "low_freq_factor", rope->low}};
+    text_add(out, "  \"rope_scaling\": {\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].has) continue;
         text_add(out, "  ");
-        write_float(out, "high_freq_factor", (float)rope->high);
-        text_add(out, "  ");
-        write_float(out, "low_freq_factor", (float)rope->low);
-        text_add(out, "  ");
-        write_int(out, "original_max_position_embeddings", rope->original);
+        write_real(out, rows[i].name, rows[i].value);
     }
-    text_add(out, "    \"rope_type\": \"%s\"\n  },\n", rope->kind == ROPE_LINEAR ? "linear" : "llama3");
+    if (llama3 || yarn) text_add(out, "  ");
+    if (llama3 || yarn) write_int(out, "original_max_position_embeddings", rope->original);
+    if (rope->unrounded) text_add(out, "    \"truncate\": false,\n");
+    text_add(out, "    \"rope_type\": \"%s\"\n  },\n", types[rope->kind]);
 }
 
-static void write_llama(const ModelShape *s, Text *out) {
-    text_add(out, "  \"model_type\": \"llama\",\n");
-    text_add(out, "  \"hidden_act\": \"silu\",\n");
-    write_flag(out, "attention_bias", model_has_qkv_bias(s) || model_has_proj_bias(s));
-    write_flag(out, "mlp_bias", model_has_mlp_bias(s));
-    write_sizes(out, ARCHITECTURE_LLAMA, s, llama_names);
+// The shortest share that gives this number of columns.
+static void write_share(const ModelShape *s, const char *name, Text *out) {
+    double share = (double)model_rotary_columns(s) / s->head_size;
+    if ((int)(s->head_size * (double)(float)share) == model_rotary_columns(s)) share = (double)(float)share;
+    write_real(out, name, share);
+}
+
+static void write_rotation(const ModelShape *s, const Family *f, Text *out) {
+    if (f->says & SAYS_ROTARY_SHARE) write_share(s, "partial_rotary_factor", out);
+    if (f->says & SAYS_LOCAL_BASE) write_real(out, "rope_local_base_freq", s->rotary_base_local);
     write_scaling(&s->rope, out);
-    write_float(out, "rope_theta", (float)s->rotary_base);
+    if (f->says & SAYS_ROTARY_PCT) {
+        write_real(out, "rotary_emb_base", s->rotary_base);
+        write_share(s, "rotary_pct", out);
+    } else {
+        write_real(out, "rope_theta", s->rotary_base);
+    }
+}
+
+// ---- lists of layers ------------------------------------------------------------------------------------
+
+static void write_layer_types(const ModelShape *s, Text *out) {
+    text_add(out, "  \"layer_types\": [");
+    for (int i = 0; i < s->layers; i++)
+        text_add(out, "%s\n    \"%s\"", i ? "," : "",
+                 model_window(s, i) ? "sliding_attention" : "full_attention");
+    text_add(out, "\n  ],\n");
+}
+
+static void write_windows(const ModelShape *s, const Family *f, Text *out) {
+    bool on = s->window > 0;
+    if (!(f->says & (SAYS_WINDOW | SAYS_WINDOW_LAYERS | SAYS_WINDOW_SWITCH))) return;
+    if (!(f->says & SAYS_WINDOW) && (on || f->says & SAYS_WINDOW_LAYERS)) write_layer_types(s, out);
+    if (on)
+        write_int(out, "sliding_window", s->window);
+    else
+        text_add(out, "  \"sliding_window\": null,\n");
+    if (f->says & SAYS_WINDOW_SWITCH) write_flag(out, "use_sliding_window", on);
+}
+
+static void write_no_rope(const ModelShape *s, const Family *f, Text *out) {
+    if (!(f->says & SAYS_NO_ROPE)) return;
+    if (s->no_rope_freq) write_int(out, "no_rope_layer_interval", s->no_rope_freq);
+    text_add(out, "  \"no_rope_layers\": [");
+    for (int i = 0; i < s->layers; i++) text_add(out, "%s%d", i ? ", " : "", model_layer_rotates(s, i));
+    text_add(out, "],\n");
+}
+
+// ---- what families say ----------------------------------------------------------------------------------
+
+static const char *activation_name(Activation activation) {
+    switch (activation) {
+    case ACTIVATION_SWIGLU: return "silu";
+    case ACTIVATION_GELU_ERF: return "gelu";
+    case ACTIVATION_RELU_SQUARED: return "relu2";
+    case ACTIVATION_GEGLU: return "gelu_pytorch_tanh";
+    default: return "gelu_new";
+    }
+}
+
+static double real_of(const ManifestField *field, const ModelShape *s) {
+    const void *at = (const char *)s + field->offset;
+    return field->type == FLOAT_FIELD ? (double)*(const float *)at : *(const double *)at;
+}
+
+static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) {
+    const ModelSize *size = size_named(m->size);
+    if (size->field.type == BOOL_FIELD) {
+        write_flag(out, m->name, *(const bool *)((const char *)s + size->field.offset));
+        return;
+    }
+    double value = real_of(&size->field, s), squared = value > 0 ? 1 / (value * value) : s->head_size;
+    if (m->meaning == SAME_CAP && value == 0)
+        text_add(out, "  \"%s\": null,\n", m->name);
+    else if (m->meaning == INVERSE_SQUARE && fabs(squared - round(squared)) < 1e-9 * squared)
+        write_int(out, m->name, (int)round(squared));
+    else if (m->meaning == INVERSE_SQUARE)
+        write_real(out, m->name, squared);
+    else if (!strcmp(m->size, "softmax_scale"))
+        write_real(out, m->name, model_softmax_scale(s));
+    else
+        write_real(out, m->name, m->meaning == SAME_FACTOR && value == 0 ? 1 : value);
+}
+
+static void write_llama(const ModelShape *s, const Family *f, Text *out) {
+    text_add(out, "  \"model_type\": \"%s\",\n", f->model_type);
+    text_add(out, "  \"%s\": \"%s\",\n", f->activation, activation_name(s->activation));
+    if (f->says & SAYS_ATTENTION_BIAS)
+        write_flag(out, "attention_bias", model_has_qkv_bias(s) || model_has_proj_bias(s));
+    if (f->says & SAYS_QKV_BIAS) write_flag(out, "use_qkv_bias", model_has_qkv_bias(s));
+    if (f->says & SAYS_MLP_BIAS) write_flag(out, "mlp_bias", model_has_mlp_bias(s));
+    write_sizes(out, f, s, llama_names);
+    if (f->says & SAYS_DROPOUTS) {
+        write_float(out, "embd_pdrop", s->hidden_dropout);
+        write_float(out, "resid_pdrop", s->hidden_dropout);
+    }
+    write_windows(s, f, out);
+    write_no_rope(s, f, out);
+    for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
+        write_member(s, m, out);
+    write_rotation(s, f, out);
 }
 
 static void write_token(Text *out, const char *name, int id) {
@@ -113,22 +234,22 @@ static void write_token(Text *out, const char *name, int id) {
         text_add(out, "  \"%s\": null,\n", name);
 }
 
-void config_write(const ModelShape *shape, Architecture architecture, FileType type,
-                  const Tokenizer *tokenizer, Text *out) {
+void config_write(const ModelShape *shape, const Family *family, FileType type, const Tokenizer *tokenizer,
+                  Text *out) {
     ModelShape spelled_out = shape_spelled_out(shape), *s = &spelled_out;
     const char *dtype = type == FILE_F32 ? "float32" : type == FILE_BF16 ? "bfloat16" : "float16";
     int eos = tokenizer ? tokenizer_eod(tokenizer) : -1, bos = tokenizer ? tokenizer_bos(tokenizer) : -1;
-    text_add(out, "{\n  \"architectures\": [\"%s\"],\n", architecture_name(architecture));
-    if (architecture == ARCHITECTURE_GPT2)
-        write_gpt2(s, out);
-    else
-        write_llama(s, out);
-    write_token(out, "bos_token_id", bos >= 0 ? bos : architecture == ARCHITECTURE_GPT2 ? eos : -1);
+    bool gpt2 = family->dialect == DIALECT_GPT2;
+    text_add(out, "{\n  \"architectures\": [\"%s\"],\n", family->architecture);
+    (gpt2 ? write_gpt2 : write_llama)(s, family, out);
+    write_token(out, "bos_token_id", bos >= 0 ? bos : gpt2 ? eos : -1);
     write_token(out, "eos_token_id", eos);
     write_float(out, "initializer_range", s->init_std);
+    // Some families have a token here unless it is written; the defaults of GPT-2 and Llama are null.
+    if (family->family) write_token(out, "pad_token_id", -1);
     write_flag(out, "tie_word_embeddings", !s->untied);
     write_int(out, "vocab_size", s->vocabulary);
-    write_others(out, architecture, s);
+    write_others(out, family, s);
     write_flag(out, "use_cache", true);
     text_add(out, "  \"torch_dtype\": \"%s\"\n}\n", dtype);
 }

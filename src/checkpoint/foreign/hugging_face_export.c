@@ -65,11 +65,11 @@ static Status write_text(const char *path, const Text *text) {
 
 static Status write_config(ModelSource *source, const char *path, FileType type, const Tokenizer *tokenizer) {
     const ModelShape *shape = &model_source_info(source)->shape;
-    Architecture architecture;
+    const Family *family;
     Text text = {0};
-    TRY(architecture_of(shape, &architecture));
-    TRY(shape_check_names(shape, FORMAT_HUGGING_FACE, architecture));
-    config_write(shape, architecture, type, tokenizer, &text);
+    TRY(family_of(shape, &family));
+    TRY(shape_check_names(shape, FORMAT_HUGGING_FACE, family));
+    config_write(shape, family, type, tokenizer, &text);
     Status status = write_text(path, &text);
     text_free(&text);
     return status;
@@ -100,7 +100,10 @@ static Status write_folder(ModelSource *source, const char *folder, FileType typ
     Mapping mapping;
     if (file_exists(folder)) return fail(ERR_CREATE, "%s exists and is not replaced", folder);
     TRY(file_temporary_name(folder, temporary));
-    TRY(mapping_create(&mapping, &model_source_info(source)->shape, FORMAT_HUGGING_FACE));
+    const ModelShape *shape = &model_source_info(source)->shape;
+    const Family *family;
+    TRY(family_of(shape, &family));
+    TRY(mapping_create(&mapping, shape, family, FORMAT_HUGGING_FACE));
     Status status = folder_remove(temporary);
     if (status == OK) status = folder_make(temporary);
     if (status == OK) status = fill(source, &mapping, temporary, type, tokenizer);

@@ -4,107 +4,99 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- which architecture -----------------------------------------------------------------------------
-
-const char *architecture_name(Architecture architecture) {
-    return architecture == ARCHITECTURE_GPT2 ? "GPT2LMHeadModel" : "LlamaForCausalLM";
-}
-
-typedef struct {
-    bool has;
-    const char *what;
-} Trait;
-
-static Status refuse(Architecture architecture, const Trait *traits, int count) {
-    for (int i = 0; i < count; i++)
-        if (traits[i].has)
-            return fail(ERR_UNAVAILABLE, "%s has no %s, which this model has",
-                        architecture_name(architecture), traits[i].what);
-    return OK;
-}
-
-static Status check_gpt2(const ModelShape *s) {
-    const Trait traits[] = {
-        {s->position == POSITION_NONE, "models without positions"},
-        {s->rms_norm, "RMSNorm"},
-        {s->activation == ACTIVATION_SWIGLU, "SwiGLU"},
-        {!model_has_qkv_bias(s) || !model_has_proj_bias(s) || !model_has_mlp_bias(s),
-         "linear layers without biases"},
-        {model_groups(s) != s->heads, "groups of heads that share keys and values"},
-        {s->heads * s->head_size != s->hidden, "head size other than hidden size / heads"},
-    };
-    return refuse(ARCHITECTURE_GPT2, traits, sizeof traits / sizeof *traits);
-}
-
-static Status check_llama(const ModelShape *s) {
-    const Trait traits[] = {
-        {!s->rms_norm, "LayerNorm"},
-        {s->activation != ACTIVATION_SWIGLU, "GELU"},
-        {s->rotary_columns && s->rotary_columns != s->head_size, "partly rotated heads (rotary-percent)"},
-        {s->hidden % s->heads != 0, "hidden size that the heads do not divide"},
-        {model_has_proj_bias(s) && !model_has_qkv_bias(s), "bias of the attention's output alone"},
-    };
-    return refuse(ARCHITECTURE_LLAMA, traits, sizeof traits / sizeof *traits);
-}
-
-Status architecture_of(const ModelShape *shape, Architecture *architecture) {
-    bool rotary = shape->position == POSITION_ROTARY;
-    *architecture = rotary ? ARCHITECTURE_LLAMA : ARCHITECTURE_GPT2;
-    return rotary ? check_llama(shape) : check_gpt2(shape);
-}
-
 // ---- the table ----------------------------------------------------------------------------------------
 
 // Rows of a weight: all, those of queries, keys or values, or one half of fc1.
 typedef enum { ALL, QUERY, KEY, VALUE, GATE, UP } Part;
 
-// Our name without "decoder.layers.N." and ".weight", and the names of the formats and architectures without the
-// suffix. NULL: it does not exist there.
+// Our name without "decoder.layers.N." and ".weight", the families' names for which the row is, and the names of
+// Hugging Face and of GGUF without the suffix. NULL: it is no part of that format's.
 typedef struct {
     const char *ours;
     Part part;
-    const char *theirs[NUM_FORMATS][NUM_ARCHITECTURES];
+    unsigned names;
+    const char *theirs[NUM_FORMATS];
 } Row;
 
+// Names that stand apart from each other for one weight are rows of their own.
+#define SEPARATE (NAMES_LIKE_LLAMA & ~NAMES_FUSED)
+#define NOT_NEOX (NAMES_GPT2 | NAMES_LIKE_LLAMA)
 static const Row table[] = {
-    {"embedding.word_embeddings",
-     ALL,
-     {{"transformer.wte", "model.embed_tokens"}, {"token_embd", "token_embd"}}},
-    {"embedding.position_embeddings", ALL, {{"transformer.wpe", NULL}, {"position_embd", NULL}}},
-    {"input_layernorm",
-     ALL,
-     {{"transformer.h.%d.ln_1", "model.layers.%d.input_layernorm"},
-      {"blk.%d.attn_norm", "blk.%d.attn_norm"}}},
+    {"embedding.word_embeddings", ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
+    {"embedding.word_embeddings", ALL, NAMES_LIKE_LLAMA, {"model.embed_tokens", "token_embd"}},
+    {"embedding.word_embeddings", ALL, NAMES_NEOX, {"gpt_neox.embed_in", "token_embd"}},
+    {"embedding.position_embeddings", ALL, NAMES_GPT2, {"transformer.wpe", "position_embd"}},
+    {"input_layernorm", ALL, NAMES_GPT2, {"transformer.h.%d.ln_1", "blk.%d.attn_norm"}},
+    {"input_layernorm", ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
+    {"input_layernorm", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
+    {"self_attention.linear_qkv", QUERY, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", KEY, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", VALUE, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", QUERY, SEPARATE, {"model.layers.%d.self_attn.q_proj", "blk.%d.attn_q"}},
+    {"self_attention.linear_qkv", KEY, SEPARATE, {"model.layers.%d.self_attn.k_proj", "blk.%d.attn_k"}},
+    {"self_attention.linear_qkv", VALUE, SEPARATE, {"model.layers.%d.self_attn.v_proj", "blk.%d.attn_v"}},
     {"self_attention.linear_qkv",
      QUERY,
-     {{"transformer.h.%d.attn.c_attn", "model.layers.%d.self_attn.q_proj"},
-      {"blk.%d.attn_qkv", "blk.%d.attn_q"}}},
+     NAMES_FUSED,
+     {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
     {"self_attention.linear_qkv",
      KEY,
-     {{"transformer.h.%d.attn.c_attn", "model.layers.%d.self_attn.k_proj"},
-      {"blk.%d.attn_qkv", "blk.%d.attn_k"}}},
+     NAMES_FUSED,
+     {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
     {"self_attention.linear_qkv",
      VALUE,
-     {{"transformer.h.%d.attn.c_attn", "model.layers.%d.self_attn.v_proj"},
-      {"blk.%d.attn_qkv", "blk.%d.attn_v"}}},
+     NAMES_FUSED,
+     {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.attention.query_key_value", NULL}},
+    {"self_attention.linear_qkv", QUERY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", KEY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", VALUE, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    {"self_attention.q_layernorm", ALL, SEPARATE, {"model.layers.%d.self_attn.q_norm", "blk.%d.attn_q_norm"}},
+    {"self_attention.k_layernorm", ALL, SEPARATE, {"model.layers.%d.self_attn.k_norm", "blk.%d.attn_k_norm"}},
+    {"self_attention.linear_proj", ALL, NAMES_GPT2, {"transformer.h.%d.attn.c_proj", "blk.%d.attn_output"}},
     {"self_attention.linear_proj",
      ALL,
-     {{"transformer.h.%d.attn.c_proj", "model.layers.%d.self_attn.o_proj"},
-      {"blk.%d.attn_output", "blk.%d.attn_output"}}},
+     NAMES_LIKE_LLAMA,
+     {"model.layers.%d.self_attn.o_proj", "blk.%d.attn_output"}},
+    {"self_attention.linear_proj",
+     ALL,
+     NAMES_NEOX,
+     {"gpt_neox.layers.%d.attention.dense", "blk.%d.attn_output"}},
+    {"post_self_attn_layernorm",
+     ALL,
+     NAMES_AFTER,
+     {"model.layers.%d.post_attention_layernorm", "blk.%d.post_attention_norm"}},
+    {"pre_mlp_layernorm", ALL, NAMES_GPT2, {"transformer.h.%d.ln_2", "blk.%d.ffn_norm"}},
     {"pre_mlp_layernorm",
      ALL,
-     {{"transformer.h.%d.ln_2", "model.layers.%d.post_attention_layernorm"},
-      {"blk.%d.ffn_norm", "blk.%d.ffn_norm"}}},
-    {"mlp.linear_fc1", ALL, {{"transformer.h.%d.mlp.c_fc", NULL}, {"blk.%d.ffn_up", NULL}}},
-    {"mlp.linear_fc1", GATE, {{NULL, "model.layers.%d.mlp.gate_proj"}, {NULL, "blk.%d.ffn_gate"}}},
-    {"mlp.linear_fc1", UP, {{NULL, "model.layers.%d.mlp.up_proj"}, {NULL, "blk.%d.ffn_up"}}},
-    {"mlp.linear_fc2",
+     NAMES_LIKE_LLAMA & ~NAMES_AFTER,
+     {"model.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
+    {"pre_mlp_layernorm", ALL, NAMES_AFTER, {"model.layers.%d.pre_feedforward_layernorm", "blk.%d.ffn_norm"}},
+    {"pre_mlp_layernorm",
      ALL,
-     {{"transformer.h.%d.mlp.c_proj", "model.layers.%d.mlp.down_proj"},
-      {"blk.%d.ffn_down", "blk.%d.ffn_down"}}},
-    {"decoder.final_layernorm", ALL, {{"transformer.ln_f", "model.norm"}, {"output_norm", "output_norm"}}},
-    {"output_layer", ALL, {{"lm_head", "lm_head"}, {"output", "output"}}},
+     NAMES_NEOX,
+     {"gpt_neox.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
+    {"mlp.linear_fc1", ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_fc", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", GATE, NAMES_LLAMA | NAMES_AFTER, {"model.layers.%d.mlp.gate_proj", "blk.%d.ffn_gate"}},
+    {"mlp.linear_fc1", UP, NAMES_LLAMA | NAMES_AFTER, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", ALL, NAMES_FUSED, {"model.layers.%d.mlp.gate_up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", ALL, NAMES_UNGATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_h_to_4h", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc2", ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_proj", "blk.%d.ffn_down"}},
+    {"mlp.linear_fc2", ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.mlp.down_proj", "blk.%d.ffn_down"}},
+    {"mlp.linear_fc2", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_4h_to_h", "blk.%d.ffn_down"}},
+    {"post_mlp_layernorm",
+     ALL,
+     NAMES_AFTER,
+     {"model.layers.%d.post_feedforward_layernorm", "blk.%d.post_ffw_norm"}},
+    {"decoder.final_layernorm", ALL, NAMES_GPT2, {"transformer.ln_f", "output_norm"}},
+    {"decoder.final_layernorm", ALL, NAMES_LIKE_LLAMA, {"model.norm", "output_norm"}},
+    {"decoder.final_layernorm", ALL, NAMES_NEOX, {"gpt_neox.final_layer_norm", "output_norm"}},
+    {"output_layer", ALL, NAMES_NEOX, {"embed_out", "output"}},
+    {"output_layer", ALL, NOT_NEOX, {"lm_head", "output"}},
 };
+#undef SEPARATE
+#undef NOT_NEOX
 
 enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
 
@@ -145,8 +137,8 @@ static void name_theirs(char out[96], const char *pattern, const Name *ours) {
 typedef struct {
     Mapping *mapping;
     const ModelShape *shape;
+    const Family *family;
     Format format;
-    Architecture architecture;
 } Maker;
 
 static int64_t weight_rows(const WeightSpec *w) { return weight_is_vector(w) ? w->cols : w->rows; }
@@ -175,11 +167,14 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     snprintf(t->name, sizeof t->name, "%s", name);
     t->cols = t->is_vector ? 1 : ours->cols;
     bool linear = !strncmp(row->ours, "self_attention.", 15) || !strncmp(row->ours, "mlp.", 4);
-    bool conv1d = maker->format == FORMAT_HUGGING_FACE && maker->architecture == ARCHITECTURE_GPT2 && linear;
+    bool conv1d = maker->format == FORMAT_HUGGING_FACE && maker->family->names == NAMES_GPT2 && linear;
     t->transposed = t->is_vector || conv1d;
     bool rotated = row->part == QUERY || row->part == KEY;
-    if (maker->format == FORMAT_GGUF && maker->architecture == ARCHITECTURE_LLAMA && rotated)
+    if (maker->format == FORMAT_GGUF && maker->family->says & PAIRS_IN_GGUF && rotated)
         t->permuted = maker->shape->head_size;
+    // llama.cpp's norms scale by what is in the file.
+    bool scales = strstr(ours->name, "layernorm.weight");
+    if (maker->format == FORMAT_GGUF && maker->shape->norm_offset && scales) t->plus = 1;
     t->is_position = !strcmp(row->ours, "embedding.position_embeddings");
     return t;
 }
@@ -189,7 +184,7 @@ static void add_part(const Maker *maker, int weight, const Name *name, const Row
     Mapping *m = maker->mapping;
     const WeightSpec *ours = &m->weights[weight];
     char theirs[96];
-    name_theirs(theirs, row->theirs[maker->format][maker->architecture], name);
+    name_theirs(theirs, row->theirs[maker->format], name);
     TheirTensor *t = last_tensor(m);
     if (!t || strcmp(t->name, theirs)) t = add_tensor(maker, theirs, ours, row);
     WeightStrip strip = strip_of(maker->shape, row->part, weight_rows(ours));
@@ -208,7 +203,7 @@ static void add_zeros(const Maker *maker, const Name *name) {
     const ModelShape *s = maker->shape;
     bool missing =
         model_has_qkv_bias(s) && !model_has_proj_bias(s) && !strcmp(name->stem, "self_attention.linear_proj");
-    if (!missing || maker->format != FORMAT_HUGGING_FACE) return;
+    if (!missing || maker->format != FORMAT_HUGGING_FACE || !(maker->family->says & ADDS_ZERO_BIAS)) return;
     TheirTensor *t = &m->tensors[m->num_tensors++];
     *t = (TheirTensor){.rows = s->hidden, .cols = 1, .is_vector = true, .transposed = true};
     snprintf(t->name, sizeof t->name, "model.layers.%d.self_attn.o_proj.bias", name->layer);
@@ -230,7 +225,8 @@ static Status add_divisors(const Maker *maker) {
     t->values = malloc((size_t)t->rows * sizeof *t->values);
     if (!t->values) return fail(ERR_OS, "no memory for the frequencies of %d columns", s->head_size);
     for (int i = 0; i < t->rows; i++)
-        t->values[i] = (float)(model_rotary_frequency(&plain, i) / model_rotary_frequency(s, i));
+        t->values[i] =
+            (float)(model_rotary_frequency(&plain, i, false) / model_rotary_frequency(s, i, false));
     return OK;
 }
 
@@ -238,17 +234,20 @@ static Status add_divisors(const Maker *maker) {
 static void add_tied_output(const Maker *maker) {
     const Mapping *m = maker->mapping;
     Name output = {.suffix = "weight", .layer = -1};
-    if (maker->format != FORMAT_GGUF || maker->architecture != ARCHITECTURE_GPT2 || maker->shape->untied)
+    if (maker->format != FORMAT_GGUF || !(maker->family->says & GGUF_COPIES_TABLE) || maker->shape->untied)
         return;
     for (int w = 0; w < m->num_weights; w++)
         if (!strcmp(m->weights[w].name, "embedding.word_embeddings.weight"))
             add_part(maker, w, &output, &table[NUM_ROWS - 1]);
 }
 
-Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
+static bool is_row_of(const Row *row, const Maker *maker, const char *stem) {
+    return row->names & maker->family->names && row->theirs[maker->format] && !strcmp(row->ours, stem);
+}
+
+Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family, Format format) {
     *m = (Mapping){0};
-    Maker maker = {.mapping = m, .shape = shape, .format = format};
-    TRY(architecture_of(shape, &maker.architecture));
+    Maker maker = {.mapping = m, .shape = shape, .family = family, .format = format};
     TRY(model_weights(shape, &m->weights, &m->num_weights));
     size_t room = (size_t)m->num_weights * MAX_PARTS + 2; // 2 for the tied output and the divisors
     m->tensors = calloc(room, sizeof *m->tensors);
@@ -261,8 +260,7 @@ Status mapping_create(Mapping *m, const ModelShape *shape, Format format) {
         Name name = take_apart(&m->weights[w]);
         int before = m->num_strips;
         for (int r = 0; r < NUM_ROWS; r++)
-            if (!strcmp(table[r].ours, name.stem) && table[r].theirs[format][maker.architecture])
-                add_part(&maker, w, &name, &table[r]);
+            if (is_row_of(&table[r], &maker, name.stem)) add_part(&maker, w, &name, &table[r]);
         CHECK(m->num_strips > before, "no other format has a name for %s", m->weights[w].name);
         add_zeros(&maker, &name);
     }

@@ -1,19 +1,11 @@
 // Translates between our weights and the tensors of Hugging Face and GGUF. One table of names (mapping.c) serves both
-// directions, both formats and both architectures. The weights come from the registry of parameters.
+// directions, both formats and all families. The weights come from the registry of parameters.
 //
 // Our layout is Megatron-LM's: the queries, keys and values of a group of heads are in one tensor, next to each other,
 // and so are gate and up. Other formats have separate tensors, or stack all queries, then all keys, then all values.
 // GPT-2's linear weights are transposed. llama.cpp's Llama orders the rows of a head for another form of the rotation.
 #pragma once
-#include "checkpoint/checkpoint.h"
-
-typedef enum { ARCHITECTURE_GPT2, ARCHITECTURE_LLAMA, NUM_ARCHITECTURES } Architecture;
-typedef enum { FORMAT_HUGGING_FACE, FORMAT_GGUF, NUM_FORMATS } Format;
-
-const char *architecture_name(Architecture architecture); // "GPT2LMHeadModel"
-// Finds the architecture that computes the same as a model of this shape. Fails with ERR_UNAVAILABLE, which names a
-// part that neither has. Dropout does not matter, since only training uses it.
-Status architecture_of(const ModelShape *shape, Architecture *architecture);
+#include "checkpoint/foreign/family.h"
 
 // A tensor of the other format, oriented as ours are: [out, in]; a vector is a column.
 typedef struct {
@@ -25,6 +17,7 @@ typedef struct {
     int64_t permuted;  // rows of a head that are stored in another order; 0: none
     int strip, strips; // its first strip and their number; none:
     float *values;     // [rows] of a vector that no weight of ours contains; NULL: zeros
+    float plus;        // the file has this added to each element
 } TheirTensor;
 
 // Rows of one of our weights that follow each other in one tensor of the other format, from its row `first` on. They
@@ -44,7 +37,7 @@ typedef struct {
     int num_strips;
 } Mapping;
 
-Status mapping_create(Mapping *mapping, const ModelShape *shape, Format format);
+Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *family, Format format);
 void mapping_destroy(Mapping *mapping);
 bool weight_is_vector(const WeightSpec *weight);
 int64_t strip_rows_before(const WeightStrip *strip,

@@ -76,6 +76,7 @@ Status tensor_stream(const Mapping *m, ModelSource *source, int tensor, TakePiec
     for (int64_t first = 0; status == OK && first < lines; first += most) {
         int64_t count = lines - first < most ? lines - first : most;
         status = read_lines(m, source, tensor, first, count, piece + most * line, piece);
+        for (int64_t i = 0; status == OK && t->plus != 0 && i < count * line; i++) piece[i] += t->plus;
         if (status == OK) status = pass(take, self, piece, count * line);
     }
     free(piece);

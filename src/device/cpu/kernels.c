@@ -71,50 +71,63 @@ static inline Floats gelu_exact_slope(Floats u) {
     return fused(u, normal.exponential * 0.3989422804f, normal.below); // 1 / sqrt(2 pi)
 }
 
-static inline void gelu_at(const Element *x, const Element *bias, Element *y, bool exact, int64_t c,
-                           int64_t left) {
-    Floats u = load_e(x + c, left) + load_optional(bias, c, left);
-    store_e(y + c, left, exact ? gelu_exact(u) : gelu(u));
+// max(u, 0), and NaN where u is NaN.
+static inline Floats positive_part(Floats u) { return choose(u < 0, splat(0), u); }
+
+static inline Floats form_value(GeluForm form, Floats u) {
+    Floats positive = positive_part(u);
+    return form == RELU_SQUARED ? positive * positive : form == GELU_EXACT ? gelu_exact(u) : gelu(u);
 }
 
-static inline void bias_gelu_row(const BiasGeluForward *p, bool exact, int64_t row) {
+static inline Floats form_slope(GeluForm form, Floats u) {
+    if (form == RELU_SQUARED) return 2.0f * positive_part(u);
+    return form == GELU_EXACT ? gelu_exact_slope(u) : gelu_slope(u);
+}
+
+static inline void gelu_at(const Element *x, const Element *bias, Element *y, GeluForm form, int64_t c,
+                           int64_t left) {
+    Floats u = load_e(x + c, left) + load_optional(bias, c, left);
+    store_e(y + c, left, form_value(form, u));
+}
+
+static inline void bias_gelu_row(const BiasGeluForward *p, GeluForm form, int64_t row) {
     const Element *x = row_of(p->x, row), *bias = p->bias.data;
     Element *y = row_of(p->y, row);
     int64_t cols = p->x.cols, c = 0;
-    for (; c + LANES <= cols; c += LANES) gelu_at(x, bias, y, exact, c, LANES);
-    if (c < cols) gelu_at(x, bias, y, exact, c, cols - c);
+    for (; c + LANES <= cols; c += LANES) gelu_at(x, bias, y, form, c, LANES);
+    if (c < cols) gelu_at(x, bias, y, form, c, cols - c);
 }
 
 static void cpu_bias_gelu_forward(const Exec *exec, const BiasGeluForward *p) {
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->x))) schedule(static)
-    for (int64_t row = 0; row < p->x.rows; row++)
-        if (p->exact)
-            bias_gelu_row(p, true, row);
-        else
-            bias_gelu_row(p, false, row);
+    for (int64_t row = 0; row < p->x.rows; row++) switch (p->form) {
+        case GELU_TANH: bias_gelu_row(p, GELU_TANH, row); break;
+        case GELU_EXACT: bias_gelu_row(p, GELU_EXACT, row); break;
+        case RELU_SQUARED: bias_gelu_row(p, RELU_SQUARED, row); break;
+        }
 }
 
 static inline void gelu_backward_at(const Element *dy, const Element *x, const Element *bias, Element *dx,
-                                    bool exact, int64_t c, int64_t left) {
+                                    GeluForm form, int64_t c, int64_t left) {
     Floats u = load_e(x + c, left) + load_optional(bias, c, left);
-    store_e(dx + c, left, load_e(dy + c, left) * (exact ? gelu_exact_slope(u) : gelu_slope(u)));
+    store_e(dx + c, left, load_e(dy + c, left) * form_slope(form, u));
 }
 
-static inline void bias_gelu_backward_row(const BiasGeluBackward *p, bool exact, int64_t row) {
+static inline void bias_gelu_backward_row(const BiasGeluBackward *p, GeluForm form, int64_t row) {
     const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *bias = p->bias.data;
     Element *dx = row_of(p->dx, row);
     int64_t cols = p->x.cols, c = 0;
-    for (; c + LANES <= cols; c += LANES) gelu_backward_at(dy, x, bias, dx, exact, c, LANES);
-    if (c < cols) gelu_backward_at(dy, x, bias, dx, exact, c, cols - c);
+    for (; c + LANES <= cols; c += LANES) gelu_backward_at(dy, x, bias, dx, form, c, LANES);
+    if (c < cols) gelu_backward_at(dy, x, bias, dx, form, c, cols - c);
 }
 
 static void cpu_bias_gelu_backward(const Exec *exec, const BiasGeluBackward *p) {
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->x))) schedule(static)
-    for (int64_t row = 0; row < p->x.rows; row++)
-        if (p->exact)
-            bias_gelu_backward_row(p, true, row);
-        else
-            bias_gelu_backward_row(p, false, row);
+    for (int64_t row = 0; row < p->x.rows; row++) switch (p->form) {
+        case GELU_TANH: bias_gelu_backward_row(p, GELU_TANH, row); break;
+        case GELU_EXACT: bias_gelu_backward_row(p, GELU_EXACT, row); break;
+        case RELU_SQUARED: bias_gelu_backward_row(p, RELU_SQUARED, row); break;
+        }
 }
 
 // silu(g) = g e^g / (1 + e^g), with the exponent limited as in gelu.
@@ -124,23 +137,27 @@ static inline Floats silu(Floats g) {
 }
 
 static inline void swiglu_at(const Element *gate, const Element *up, const Element *bias, Element *y,
-                             int64_t cols, int64_t c, int64_t left) {
+                             bool is_gelu, int64_t cols, int64_t c, int64_t left) {
     Floats g = load_e(gate + c, left) + load_optional(bias, c, left);
     Floats u = load_e(up + c, left) + load_optional(bias, cols + c, left);
-    store_e(y + c, left, silu(g) * u);
+    store_e(y + c, left, (is_gelu ? gelu(g) : silu(g)) * u);
 }
 
-static void swiglu_row(const SwigluForward *p, int64_t row) {
+static inline void swiglu_row(const SwigluForward *p, bool is_gelu, int64_t row) {
     int64_t cols = p->y.cols, c = 0;
     const Element *gate = row_of(p->x, row), *up = gate + cols, *bias = p->bias.data;
     Element *y = row_of(p->y, row);
-    for (; c + LANES <= cols; c += LANES) swiglu_at(gate, up, bias, y, cols, c, LANES);
-    if (c < cols) swiglu_at(gate, up, bias, y, cols, c, cols - c);
+    for (; c + LANES <= cols; c += LANES) swiglu_at(gate, up, bias, y, is_gelu, cols, c, LANES);
+    if (c < cols) swiglu_at(gate, up, bias, y, is_gelu, cols, c, cols - c);
 }
 
 static void cpu_swiglu_forward(const Exec *exec, const SwigluForward *p) {
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->x))) schedule(static)
-    for (int64_t row = 0; row < p->x.rows; row++) swiglu_row(p, row);
+    for (int64_t row = 0; row < p->x.rows; row++)
+        if (p->gelu)
+            swiglu_row(p, true, row);
+        else
+            swiglu_row(p, false, row);
 }
 
 // With s = sigmoid(g): dg = dy u (s + g s (1 - s)), du = dy g s. As for gelu, e = exp(-|g|) gives both s
@@ -156,6 +173,23 @@ static inline void swiglu_backward_at(const Element *dy, const Element *x, const
     store_e(dx + cols + c, left, d * (g * s));
 }
 
+// dg = dy u gelu'(g), du = dy gelu(g).
+static inline void geglu_backward_at(const Element *dy, const Element *x, const Element *bias, Element *dx,
+                                     int64_t cols, int64_t c, int64_t left) {
+    Floats g = load_e(x + c, left) + load_optional(bias, c, left);
+    Floats u = load_e(x + cols + c, left) + load_optional(bias, cols + c, left), d = load_e(dy + c, left);
+    store_e(dx + c, left, d * u * gelu_slope(g));
+    store_e(dx + cols + c, left, d * gelu(g));
+}
+
+static void geglu_backward_row(const SwigluBackward *p, int64_t row) {
+    const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *bias = p->bias.data;
+    Element *dx = row_of(p->dx, row);
+    int64_t cols = p->dy.cols, c = 0;
+    for (; c + LANES <= cols; c += LANES) geglu_backward_at(dy, x, bias, dx, cols, c, LANES);
+    if (c < cols) geglu_backward_at(dy, x, bias, dx, cols, c, cols - c);
+}
+
 static void swiglu_backward_row(const SwigluBackward *p, int64_t row) {
     const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *bias = p->bias.data;
     Element *dx = row_of(p->dx, row);
@@ -166,7 +200,11 @@ static void swiglu_backward_row(const SwigluBackward *p, int64_t row) {
 
 static void cpu_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->x))) schedule(static)
-    for (int64_t row = 0; row < p->x.rows; row++) swiglu_backward_row(p, row);
+    for (int64_t row = 0; row < p->x.rows; row++)
+        if (p->gelu)
+            geglu_backward_row(p, row);
+        else
+            swiglu_backward_row(p, row);
 }
 
 // ---- dropout, residual ------------------------------------------------------------------------------------
@@ -361,8 +399,8 @@ static float variance_of(const Element *x, int64_t cols, float mean) {
 }
 
 static inline void norm_at(const Element *x, const Element *gamma, const Element *beta, Element *y,
-                           float mean, float rstd, int64_t c, int64_t left) {
-    Floats scale = load_e(gamma + c, left), offset = load_optional(beta, c, left);
+                           float plus, float mean, float rstd, int64_t c, int64_t left) {
+    Floats scale = load_e(gamma + c, left) + plus, offset = load_optional(beta, c, left);
     store_e(y + c, left, fused((load_e(x + c, left) - mean) * rstd, scale, offset));
 }
 
@@ -372,8 +410,8 @@ static void norm_row(const NormForward *p, int64_t row) {
     int64_t cols = p->x.cols, c = 0;
     float mean = p->mean.data ? mean_of(x, cols) : 0;
     float rstd = 1.0f / sqrtf(variance_of(x, cols, mean) + p->epsilon);
-    for (; c + LANES <= cols; c += LANES) norm_at(x, gamma, beta, y, mean, rstd, c, LANES);
-    if (c < cols) norm_at(x, gamma, beta, y, mean, rstd, c, cols - c);
+    for (; c + LANES <= cols; c += LANES) norm_at(x, gamma, beta, y, p->offset, mean, rstd, c, LANES);
+    if (c < cols) norm_at(x, gamma, beta, y, p->offset, mean, rstd, c, cols - c);
     if (p->mean.data) vector(p->mean)[row] = mean;
     vector(p->rstd)[row] = rstd;
 }
@@ -389,17 +427,19 @@ typedef struct {
     Element *dx;
     float mean, rstd;
     float mean_g, mean_gn; // see below
+    float offset;          // of gamma
 } NormGradient;
 
 static inline void norm_sums_at(const NormGradient *n, int64_t c, int64_t left, Floats *g_sum,
                                 Floats *gn_sum) {
-    Floats g = load_e(n->dy + c, left) * load_e(n->gamma + c, left);
+    Floats g = load_e(n->dy + c, left) * (load_e(n->gamma + c, left) + n->offset);
     *g_sum += g;
     *gn_sum = fused(g, (load_e(n->x + c, left) - n->mean) * n->rstd, *gn_sum);
 }
 
 static inline void norm_gradient_at(const NormGradient *n, int64_t c, int64_t left) {
-    Floats centred_g = fused(load_e(n->dy + c, left), load_e(n->gamma + c, left), splat(-n->mean_g));
+    Floats gamma = load_e(n->gamma + c, left) + n->offset;
+    Floats centred_g = fused(load_e(n->dy + c, left), gamma, splat(-n->mean_g));
     Floats normal = (load_e(n->x + c, left) - n->mean) * n->rstd;
     Floats inner = fused(normal, splat(-n->mean_gn), centred_g), rstd = splat(n->rstd);
     store_e(n->dx + c, left, n->residual ? fused(rstd, inner, load_e(n->residual + c, left)) : rstd * inner);
@@ -418,7 +458,8 @@ static void norm_backward_row(const NormBackwardInput *p, int64_t row) {
                       centres ? vector(p->mean)[row] : 0,
                       vector(p->rstd)[row],
                       0,
-                      0};
+                      0,
+                      p->offset};
     if (p->residual.data) n.residual = row_of(p->residual, row);
     Floats sum_g[SUMS] = {0}, sum_gn[SUMS] = {0};
     for (; c + SUMS * LANES <= cols; c += SUMS * LANES)
@@ -595,6 +636,57 @@ static void cpu_add(const Exec *exec, const Add *p) {
     }
 }
 
+static void cpu_scale(const Exec *exec, const Scale *p) {
+    const Element *x = p->x.data;
+    Element *y = p->y.data;
+    int64_t count = tensor_count(p->x);
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
+    for (int64_t block = 0; block < count; block += FLAT_BLOCK) {
+        int64_t end = at_most(block + FLAT_BLOCK, count);
+        for (int64_t i = block; i < end; i += LANES)
+            store_e(y + i, end - i, p->factor * load_e(x + i, end - i));
+    }
+}
+
+// tanh z by e = exp(-2 |z|); where that cancels by the first terms of its series.
+static inline Floats tanh_of(Floats z) {
+    Ints negative = z < 0;
+    Floats size = choose(negative, -z, z), square = z * z;
+    Floats e = exponential_of_base_2(-2.0f * LOG2_E * choose(size > 20.0f, splat(20.0f), size));
+    Floats large = (1.0f - e) * reciprocal(1.0f + e);
+    Floats series = fused(square, splat(0.0218694885f), splat(-0.0539682540f));
+    series = fused(square, fused(square, series, splat(0.1333333333f)), splat(-0.3333333333f));
+    return choose(size < 0.25f, fused(z * square, series, z), choose(negative, -large, large));
+}
+
+static void cpu_soft_cap(const Exec *exec, const SoftCap *p) {
+    const float *x = p->x.data;
+    float *y = p->y.data, inverse = 1.0f / p->cap;
+    int64_t count = tensor_count(p->x);
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
+    for (int64_t block = 0; block < count; block += FLAT_BLOCK) {
+        int64_t end = at_most(block + FLAT_BLOCK, count);
+        for (int64_t i = block; i < end; i += LANES)
+            store(y + i, end - i, p->cap * tanh_of(load(x + i, end - i) * inverse));
+    }
+}
+
+static void cpu_soft_cap_backward(const Exec *exec, const SoftCapBackward *p) {
+    const Element *dy = p->dy.data;
+    const float *y = p->y.data;
+    Element *dx = p->dx.data;
+    float inverse = 1.0f / p->cap;
+    int64_t count = tensor_count(p->dy);
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
+    for (int64_t block = 0; block < count; block += FLAT_BLOCK) {
+        int64_t end = at_most(block + FLAT_BLOCK, count);
+        for (int64_t i = block; i < end; i += LANES) {
+            Floats share = load(y + i, end - i) * inverse;
+            store_e(dx + i, end - i, load_e(dy + i, end - i) * fused(-share, share, splat(1.0f)));
+        }
+    }
+}
+
 // ---- the table --------------------------------------------------------------------------------------------
 
 const Backend CPU_NAME(cpu_backend) = {
@@ -606,10 +698,17 @@ const Backend CPU_NAME(cpu_backend) = {
     .swiglu_backward = cpu_swiglu_backward,
     .bias_dropout_add = cpu_bias_dropout_add,
     .dropout_backward = cpu_dropout_backward,
+    .scale = cpu_scale,
+    .soft_cap = cpu_soft_cap,
+    .soft_cap_backward = cpu_soft_cap_backward,
     .column_sum = cpu_column_sum,
     .norm_forward = cpu_norm_forward,
     .norm_backward_input = cpu_norm_backward_input,
     .norm_backward_weight = cpu_norm_backward_weight,
+    .qk_sums = CPU_NAME(cpu_qk_sums),
+    .qk_norm_forward = CPU_NAME(cpu_qk_norm_forward),
+    .qk_norm_backward_input = CPU_NAME(cpu_qk_norm_backward_input),
+    .qk_norm_backward_weight = CPU_NAME(cpu_qk_norm_backward_weight),
     .rotary = cpu_rotary,
     .attention_forward = CPU_NAME(cpu_attention_forward),
     .attention_backward = CPU_NAME(cpu_attention_backward),

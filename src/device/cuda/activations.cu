@@ -1,9 +1,10 @@
-// Activations: GELU in its two forms and SwiGLU, each with the gradient of its input. A thread treats a pack of
-// columns.
+// Activations: GELU in its two forms, squared ReLU, SwiGLU and GeGLU, soft caps, each with the gradient of its input. A
+// thread treats a pack of columns.
 #include "device/cuda/portable.h"
 
 // ---- functions: as cpu/kernels.c has them -----------------------------------------------------------------
 
+enum { QUAD = 4 };
 static __device__ constexpr float LOG2_E = 1.44269504f;
 
 DEVICE float reciprocal(float x) { return 1.0f / x; }
@@ -46,16 +47,21 @@ DEVICE Normal normal_of(float u) {
     return Normal{u < 0 ? tail : 1.0f - tail, e};
 }
 
-template <bool EXACT> DEVICE float gelu(float u) {
-    if constexpr (EXACT) return u * normal_of(u).below;
+// max(u, 0), and NaN where u is NaN.
+DEVICE float positive_part(float u) { return u < 0 ? 0 : u; }
+
+template <GeluForm FORM> DEVICE float gelu(float u) {
+    if constexpr (FORM == GELU_EXACT) return u * normal_of(u).below;
+    if constexpr (FORM == RELU_SQUARED) return positive_part(u) * positive_part(u);
     return tanh_gelu(u);
 }
 
-template <bool EXACT> DEVICE float gelu_slope(float u) {
-    if constexpr (EXACT) {
+template <GeluForm FORM> DEVICE float gelu_slope(float u) {
+    if constexpr (FORM == GELU_EXACT) {
         const Normal normal = normal_of(u);
         return fmaf(u, normal.exponential * 0.3989422804f, normal.below); // 1 / sqrt(2 pi)
     }
+    if constexpr (FORM == RELU_SQUARED) return 2.0f * positive_part(u);
     return tanh_gelu_slope(u);
 }
 
@@ -73,7 +79,7 @@ template <bool WHOLE, class E> DEVICE Pack<E> load_optional(const E *row, int64_
 }
 
 // At most 40 registers, 16 bytes a load.
-template <class E, bool WHOLE, bool EXACT>
+template <class E, bool WHOLE, GeluForm FORM>
 __global__ void __launch_bounds__(ROW_THREADS)
     bias_gelu_forward_kernel(const E *x, const E *bias, E *y, int64_t rows, int64_t cols) {
     const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
@@ -83,12 +89,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
     Pack<E> out;
     UNROLL
     for (int i = 0; i < Pack<E>::WIDTH; i++)
-        out.e[i] = from_float<E>(gelu<EXACT>(to_float(in.e[i]) + to_float(offset.e[i])));
+        out.e[i] = from_float<E>(gelu<FORM>(to_float(in.e[i]) + to_float(offset.e[i])));
     store_pack<WHOLE>(y + row * cols + c, left, out);
 }
 
 // dx may be dy or x: a thread reads what it writes. At most 48 registers, 16 bytes a load.
-template <class E, bool WHOLE, bool EXACT>
+template <class E, bool WHOLE, GeluForm FORM>
 __global__ void __launch_bounds__(ROW_THREADS)
     bias_gelu_backward_kernel(const E *dy, const E *x, const E *bias, E *dx, int64_t rows, int64_t cols) {
     const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
@@ -98,41 +104,52 @@ __global__ void __launch_bounds__(ROW_THREADS)
     Pack<E> d = load_pack<WHOLE>(dy + row * cols + c, left);
     UNROLL
     for (int i = 0; i < Pack<E>::WIDTH; i++) {
-        const float slope = gelu_slope<EXACT>(to_float(in.e[i]) + to_float(offset.e[i]));
+        const float slope = gelu_slope<FORM>(to_float(in.e[i]) + to_float(offset.e[i]));
         d.e[i] = from_float<E>(to_float(d.e[i]) * slope);
     }
     store_pack<WHOLE>(dx + row * cols + c, left, d);
 }
 
-template <class E, bool WHOLE, bool EXACT>
+template <class E, bool WHOLE, GeluForm FORM>
 static void launch_gelu(const Exec *exec, const BiasGeluForward *p) {
     const RowLaunch l = row_launch(p->x.rows, blocks_of(p->x.cols, Pack<E>::WIDTH));
-    LAUNCH((bias_gelu_forward_kernel<E, WHOLE, EXACT>), l.grid, l.block, 0, stream_of(exec),
+    LAUNCH((bias_gelu_forward_kernel<E, WHOLE, FORM>), l.grid, l.block, 0, stream_of(exec),
            (const E *)p->x.data, (const E *)p->bias.data, (E *)p->y.data, p->x.rows, p->x.cols);
 }
 
-template <class E, bool WHOLE, bool EXACT>
+template <class E, bool WHOLE, GeluForm FORM>
 static void launch_gelu_backward(const Exec *exec, const BiasGeluBackward *p) {
     const RowLaunch l = row_launch(p->x.rows, blocks_of(p->x.cols, Pack<E>::WIDTH));
-    LAUNCH((bias_gelu_backward_kernel<E, WHOLE, EXACT>), l.grid, l.block, 0, stream_of(exec),
+    LAUNCH((bias_gelu_backward_kernel<E, WHOLE, FORM>), l.grid, l.block, 0, stream_of(exec),
            (const E *)p->dy.data, (const E *)p->x.data, (const E *)p->bias.data, (E *)p->dx.data, p->x.rows,
            p->x.cols);
 }
 
+template <class E, bool WHOLE> static void launch_form(const Exec *exec, const BiasGeluForward *p) {
+    switch (p->form) {
+    case GELU_TANH: launch_gelu<E, WHOLE, GELU_TANH>(exec, p); break;
+    case GELU_EXACT: launch_gelu<E, WHOLE, GELU_EXACT>(exec, p); break;
+    case RELU_SQUARED: launch_gelu<E, WHOLE, RELU_SQUARED>(exec, p); break;
+    }
+}
+
+template <class E, bool WHOLE> static void launch_form_backward(const Exec *exec, const BiasGeluBackward *p) {
+    switch (p->form) {
+    case GELU_TANH: launch_gelu_backward<E, WHOLE, GELU_TANH>(exec, p); break;
+    case GELU_EXACT: launch_gelu_backward<E, WHOLE, GELU_EXACT>(exec, p); break;
+    case RELU_SQUARED: launch_gelu_backward<E, WHOLE, RELU_SQUARED>(exec, p); break;
+    }
+}
+
 template <class E> static void bias_gelu_forward_of(const Exec *exec, const BiasGeluForward *p) {
-    if (has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y))
-        p->exact ? launch_gelu<E, true, true>(exec, p) : launch_gelu<E, true, false>(exec, p);
-    else
-        p->exact ? launch_gelu<E, false, true>(exec, p) : launch_gelu<E, false, false>(exec, p);
+    const bool whole = has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y);
+    whole ? launch_form<E, true>(exec, p) : launch_form<E, false>(exec, p);
 }
 
 template <class E> static void bias_gelu_backward_of(const Exec *exec, const BiasGeluBackward *p) {
-    if (has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx))
-        p->exact ? launch_gelu_backward<E, true, true>(exec, p)
-                 : launch_gelu_backward<E, true, false>(exec, p);
-    else
-        p->exact ? launch_gelu_backward<E, false, true>(exec, p)
-                 : launch_gelu_backward<E, false, false>(exec, p);
+    const bool whole =
+        has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx);
+    whole ? launch_form_backward<E, true>(exec, p) : launch_form_backward<E, false>(exec, p);
 }
 
 extern "C" void cuda_bias_gelu_forward(const Exec *exec, const BiasGeluForward *args) {
@@ -146,7 +163,7 @@ extern "C" void cuda_bias_gelu_backward(const Exec *exec, const BiasGeluBackward
 // ---- SwiGLU -----------------------------------------------------------------------------------------------
 
 // `cols` of y; x has twice as many, the gates first. At most 56 registers, 16 bytes a load.
-template <class E, bool WHOLE>
+template <class E, bool WHOLE, bool GELU>
 __global__ void __launch_bounds__(ROW_THREADS)
     swiglu_forward_kernel(const E *x, const E *bias, E *y, int64_t rows, int64_t cols) {
     const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
@@ -159,14 +176,15 @@ __global__ void __launch_bounds__(ROW_THREADS)
     UNROLL
     for (int i = 0; i < Pack<E>::WIDTH; i++) {
         const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]);
-        out.e[i] = from_float<E>(silu(g) * (to_float(up.e[i]) + to_float(up_offset.e[i])));
+        out.e[i] =
+            from_float<E>((GELU ? tanh_gelu(g) : silu(g)) * (to_float(up.e[i]) + to_float(up_offset.e[i])));
     }
     store_pack<WHOLE>(y + row * cols + c, left, out);
 }
 
 // With s = sigmoid(g): dg = dy u (s + g s (1 - s)), du = dy g s. From e = exp(-|g|) both s and 1 - s come without
 // cancellation. dx may be x. At most 64 registers, 16 bytes a load.
-template <class E, bool WHOLE>
+template <class E, bool WHOLE, bool GELU>
 __global__ void __launch_bounds__(ROW_THREADS)
     swiglu_backward_kernel(const E *dy, const E *x, const E *bias, E *dx, int64_t rows, int64_t cols) {
     const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
@@ -180,6 +198,11 @@ __global__ void __launch_bounds__(ROW_THREADS)
     for (int i = 0; i < Pack<E>::WIDTH; i++) {
         const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]), dy_i = to_float(d.e[i]);
         const float u = to_float(up.e[i]) + to_float(up_offset.e[i]);
+        if constexpr (GELU) {
+            gate.e[i] = from_float<E>(dy_i * u * tanh_gelu_slope(g));
+            up.e[i] = from_float<E>(dy_i * tanh_gelu(g));
+            continue;
+        }
         const bool negative = g < 0;
         const float e = exponential_of_base_2((negative ? g : -g) * LOG2_E);
         const float large = reciprocal(1.0f + e), small = e * large, s = negative ? small : large;
@@ -190,31 +213,36 @@ __global__ void __launch_bounds__(ROW_THREADS)
     store_pack<WHOLE>(dx + at + cols, left, up);
 }
 
-template <class E, bool WHOLE> static void launch_swiglu(const Exec *exec, const SwigluForward *p) {
+template <class E, bool WHOLE, bool GELU>
+static void launch_swiglu(const Exec *exec, const SwigluForward *p) {
     const RowLaunch l = row_launch(p->y.rows, blocks_of(p->y.cols, Pack<E>::WIDTH));
-    LAUNCH((swiglu_forward_kernel<E, WHOLE>), l.grid, l.block, 0, stream_of(exec), (const E *)p->x.data,
+    LAUNCH((swiglu_forward_kernel<E, WHOLE, GELU>), l.grid, l.block, 0, stream_of(exec), (const E *)p->x.data,
            (const E *)p->bias.data, (E *)p->y.data, p->y.rows, p->y.cols);
 }
 
-template <class E, bool WHOLE> static void launch_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
+template <class E, bool WHOLE, bool GELU>
+static void launch_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
     const RowLaunch l = row_launch(p->dy.rows, blocks_of(p->dy.cols, Pack<E>::WIDTH));
-    LAUNCH((swiglu_backward_kernel<E, WHOLE>), l.grid, l.block, 0, stream_of(exec), (const E *)p->dy.data,
-           (const E *)p->x.data, (const E *)p->bias.data, (E *)p->dx.data, p->dy.rows, p->dy.cols);
+    LAUNCH((swiglu_backward_kernel<E, WHOLE, GELU>), l.grid, l.block, 0, stream_of(exec),
+           (const E *)p->dy.data, (const E *)p->x.data, (const E *)p->bias.data, (E *)p->dx.data, p->dy.rows,
+           p->dy.cols);
 }
 
 // Rows of y that are whole packs make halves of x that are.
 template <class E> static void swiglu_forward_of(const Exec *exec, const SwigluForward *p) {
     if (has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y))
-        launch_swiglu<E, true>(exec, p);
+        p->gelu ? launch_swiglu<E, true, true>(exec, p) : launch_swiglu<E, true, false>(exec, p);
     else
-        launch_swiglu<E, false>(exec, p);
+        p->gelu ? launch_swiglu<E, false, true>(exec, p) : launch_swiglu<E, false, false>(exec, p);
 }
 
 template <class E> static void swiglu_backward_of(const Exec *exec, const SwigluBackward *p) {
     if (has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx))
-        launch_swiglu_backward<E, true>(exec, p);
+        p->gelu ? launch_swiglu_backward<E, true, true>(exec, p)
+                : launch_swiglu_backward<E, true, false>(exec, p);
     else
-        launch_swiglu_backward<E, false>(exec, p);
+        p->gelu ? launch_swiglu_backward<E, false, true>(exec, p)
+                : launch_swiglu_backward<E, false, false>(exec, p);
 }
 
 extern "C" void cuda_swiglu_forward(const Exec *exec, const SwigluForward *args) {
@@ -223,4 +251,75 @@ extern "C" void cuda_swiglu_forward(const Exec *exec, const SwigluForward *args)
 
 extern "C" void cuda_swiglu_backward(const Exec *exec, const SwigluBackward *args) {
     if (tensor_count(args->dy)) BY_ELEMENT(args->x.dtype, swiglu_backward_of, exec, args);
+}
+
+// ---- soft caps --------------------------------------------------------------------------------------------
+
+// tanh z by e = exp(-2 |z|); where that cancels by the first terms of its series.
+DEVICE float tanh_of(float z) {
+    const float size = z < 0 ? -z : z, square = z * z;
+    const float e = exponential_of_base_2(-2.0f * LOG2_E * (size > 20.0f ? 20.0f : size));
+    const float large = (1.0f - e) * reciprocal(1.0f + e);
+    const float two = fmaf(square, 0.0218694885f, -0.0539682540f);
+    const float series = fmaf(square, fmaf(square, two, 0.1333333333f), -0.3333333333f);
+    return size < 0.25f ? fmaf(z * square, series, z) : z < 0 ? -large : large;
+}
+
+// y may be x. At most 32 registers, 16 bytes a load.
+template <bool WHOLE>
+__global__ void __launch_bounds__(ROW_THREADS)
+    soft_cap_kernel(const float *x, float *y, int64_t rows, int64_t cols, float cap, float inverse) {
+    const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<float>::WIDTH, left = cols - c;
+    if (row >= rows || left <= 0) return;
+    Pack<float> own = load_pack<WHOLE>(x + row * cols + c, left);
+    UNROLL
+    for (int i = 0; i < Pack<float>::WIDTH; i++) own.e[i] = cap * tanh_of(own.e[i] * inverse);
+    store_pack<WHOLE>(y + row * cols + c, left, own);
+}
+
+// dx may be dy. At most 32 registers, 16 bytes a load.
+template <class E, bool WHOLE>
+__global__ void __launch_bounds__(ROW_THREADS)
+    soft_cap_backward_kernel(const E *dy, const float *y, E *dx, int64_t rows, int64_t cols, float inverse) {
+    const int64_t row = row_of_thread(), c = pack_of_thread() * QUAD, left = cols - c;
+    if (row >= rows || left <= 0) return;
+    Quad<E> d = load_quad<WHOLE>(dy + row * cols + c, left);
+    const Quad<float> own = load_quad<WHOLE>(y + row * cols + c, left);
+    UNROLL
+    for (int i = 0; i < QUAD; i++) {
+        const float share = own.e[i] * inverse;
+        d.e[i] = from_float<E>(to_float(d.e[i]) * fmaf(-share, share, 1.0f));
+    }
+    store_quad<WHOLE>(dx + row * cols + c, left, d);
+}
+
+extern "C" void cuda_soft_cap(const Exec *exec, const SoftCap *p) {
+    if (!tensor_count(p->x)) return;
+    const RowLaunch l = row_launch(p->x.rows, blocks_of(p->x.cols, Pack<float>::WIDTH));
+    const float *x = (const float *)p->x.data;
+    if (has_whole_packs(p->x) && has_whole_packs(p->y))
+        LAUNCH((soft_cap_kernel<true>), l.grid, l.block, 0, stream_of(exec), x, (float *)p->y.data, p->x.rows,
+               p->x.cols, p->cap, 1.0f / p->cap);
+    else
+        LAUNCH((soft_cap_kernel<false>), l.grid, l.block, 0, stream_of(exec), x, (float *)p->y.data,
+               p->x.rows, p->x.cols, p->cap, 1.0f / p->cap);
+}
+
+template <class E, bool WHOLE>
+static void launch_soft_cap_backward(const Exec *exec, const SoftCapBackward *p) {
+    const RowLaunch l = row_launch(p->dy.rows, blocks_of(p->dy.cols, QUAD));
+    LAUNCH((soft_cap_backward_kernel<E, WHOLE>), l.grid, l.block, 0, stream_of(exec), (const E *)p->dy.data,
+           (const float *)p->y.data, (E *)p->dx.data, p->dy.rows, p->dy.cols, 1.0f / p->cap);
+}
+
+// Rows of y that are whole packs make rows of dy that are whole quads.
+template <class E> static void soft_cap_backward_of(const Exec *exec, const SoftCapBackward *p) {
+    if (has_whole_packs(p->dy) && has_whole_packs(p->y) && has_whole_packs(p->dx))
+        launch_soft_cap_backward<E, true>(exec, p);
+    else
+        launch_soft_cap_backward<E, false>(exec, p);
+}
+
+extern "C" void cuda_soft_cap_backward(const Exec *exec, const SoftCapBackward *args) {
+    if (tensor_count(args->dy)) BY_ELEMENT(args->dy.dtype, soft_cap_backward_of, exec, args);
 }

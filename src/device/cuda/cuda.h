@@ -34,6 +34,7 @@ DEVICE_OPS(X)
     X(MATMUL_GELU_BACKWARD, matmul_gelu_backward, MatmulGeluBackward)                                        \
     X(COLUMN_SUM, column_sum, ColumnSum)                                                                     \
     X(NORM_BACKWARD_WEIGHT, norm_backward_weight, NormBackwardWeight)                                        \
+    X(QK_NORM_BACKWARD_WEIGHT, qk_norm_backward_weight, QkNormBackwardWeight)                                \
     X(NORM_BACKWARD, norm_backward, NormBackward)                                                            \
     X(ATTENTION_CACHED, attention_cached, AttentionCached)                                                   \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward)                                             \

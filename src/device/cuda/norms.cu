@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(LARGE_TEAM) norm_forward_kernel(const NormForw
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
             const float normal = (to_float(own.e[i]) - mean) * rstd;
-            own.e[i] = from_float<E>(fmaf(normal, to_float(scale.e[i]), to_float(offset.e[i])));
+            own.e[i] = from_float<E>(fmaf(normal, to_float(scale.e[i]) + p.offset, to_float(offset.e[i])));
         }
         store_own<KEEP>(team, y + column, left, own);
     }
@@ -165,6 +165,7 @@ template <class E> struct RowGradient {
     float mean, rstd;
     bool has_mean;
     int cols;
+    float offset; // of gamma
 };
 
 // p: the arguments of an operation that computes dx.
@@ -179,7 +180,8 @@ template <class E, class P> DEVICE RowGradient<E> row_gradient(const P &p, int64
             p.mean.data ? ((const float *)p.mean.data)[row] : 0,
             ((const float *)p.rstd.data)[row],
             p.mean.data != nullptr,
-            (int)p.x.cols};
+            (int)p.x.cols,
+            p.offset};
 }
 
 // With n = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - n mean(g n)), means over the row. RMS norm
@@ -198,7 +200,7 @@ DEVICE void input_gradient(Team team, const RowGradient<E> &r, const Pack<E> (&k
         const Pack<E> scale = load_own<KEEP>(team, r.gamma + column, r.cols - column);
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
-            const float g = to_float(own_dy.e[i]) * to_float(scale.e[i]);
+            const float g = to_float(own_dy.e[i]) * (to_float(scale.e[i]) + r.offset);
             sums[0] += g;
             sums[1] = fmaf(g, (to_float(own_x.e[i]) - r.mean) * r.rstd, sums[1]);
         }
@@ -216,7 +218,7 @@ DEVICE void input_gradient(Team team, const RowGradient<E> &r, const Pack<E> (&k
         if (r.residual) add = load_own<KEEP>(team, r.residual + column, left);
         UNROLL
         for (int i = 0; i < Pack<E>::WIDTH; i++) {
-            const float centred = fmaf(to_float(own.e[i]), to_float(scale.e[i]), -mean_g);
+            const float centred = fmaf(to_float(own.e[i]), to_float(scale.e[i]) + r.offset, -mean_g);
             const float normal = (to_float(own_x.e[i]) - r.mean) * r.rstd;
             own.e[i] = from_float<E>(fmaf(r.rstd, fmaf(normal, -mean_gn, centred), to_float(add.e[i])));
         }
@@ -464,7 +466,7 @@ extern "C" size_t cuda_norm_backward_workspace(const NormBackward *args) {
 
 template <class E> static void norm_backward_apart(const Exec *exec, const NormBackward *p) {
     const NormBackwardWeight weight = {p->dy, p->x, p->mean, p->rstd, p->dgamma, p->dbeta};
-    const NormBackwardInput input = {p->dy, p->x, p->gamma, p->mean, p->rstd, p->residual, p->dx};
+    const NormBackwardInput input = {p->dy, p->x, p->gamma, p->mean, p->rstd, p->residual, p->dx, p->offset};
     norm_backward_weight_of<E>(exec, &weight, p->accumulate);
     norm_backward_input_of<E>(exec, &input);
 }

@@ -58,11 +58,21 @@ static double gelu_exact_slope(double u) {
     return normal_share(u) + u * density;
 }
 
+static double form_value(GeluForm form, double u) {
+    if (form == RELU_SQUARED) return u > 0 ? u * u : 0 * u; // a NaN must not be lost
+    return form == GELU_EXACT ? gelu_exact(u) : gelu(u);
+}
+
+static double form_slope(GeluForm form, double u) {
+    if (form == RELU_SQUARED) return u > 0 ? 2 * u : 0 * u;
+    return form == GELU_EXACT ? gelu_exact_slope(u) : gelu_slope(u);
+}
+
 static void reference_bias_gelu_forward(const Exec *exec, const BiasGeluForward *p) {
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
         double u = load(p->x, i) + load_or_zero(p->bias, i % p->x.cols);
-        store(p->y, i, p->exact ? gelu_exact(u) : gelu(u));
+        store(p->y, i, form_value(p->form, u));
     }
 }
 
@@ -70,7 +80,7 @@ static void reference_bias_gelu_backward(const Exec *exec, const BiasGeluBackwar
     (void)exec;
     for (int64_t i = 0; i < tensor_count(p->x); i++) {
         double u = load(p->x, i) + load_or_zero(p->bias, i % p->x.cols);
-        store(p->dx, i, load(p->dy, i) * (p->exact ? gelu_exact_slope(u) : gelu_slope(u)));
+        store(p->dx, i, load(p->dy, i) * form_slope(p->form, u));
     }
 }
 
@@ -83,7 +93,7 @@ static void reference_swiglu_forward(const Exec *exec, const SwigluForward *p) {
         int64_t c = i % cols, at = i / cols * 2 * cols + c;
         double g = load(p->x, at) + load_or_zero(p->bias, c);
         double u = load(p->x, at + cols) + load_or_zero(p->bias, c + cols);
-        store(p->y, i, g * sigmoid(g) * u);
+        store(p->y, i, (p->gelu ? gelu(g) : g * sigmoid(g)) * u);
     }
 }
 
@@ -95,8 +105,8 @@ static void reference_swiglu_backward(const Exec *exec, const SwigluBackward *p)
         double g = load(p->x, at) + load_or_zero(p->bias, c);
         double u = load(p->x, at + cols) + load_or_zero(p->bias, c + cols);
         double dy = load(p->dy, i), s = sigmoid(g);
-        store(p->dx, at, dy * u * s * (1 + g * (1 - s)));
-        store(p->dx, at + cols, dy * g * s);
+        store(p->dx, at, dy * u * (p->gelu ? gelu_slope(g) : s * (1 + g * (1 - s))));
+        store(p->dx, at + cols, dy * (p->gelu ? gelu(g) : g * s));
     }
 }
 
@@ -124,6 +134,25 @@ static void reference_dropout_backward(const Exec *exec, const DropoutBackward *
         store(p->dx, i, load(p->dy, i) * dropout_factor(p->dropout, i, p->dy.cols));
 }
 
+static void reference_scale(const Exec *exec, const Scale *p) {
+    (void)exec;
+    for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, (double)p->factor * load(p->x, i));
+}
+
+static void reference_soft_cap(const Exec *exec, const SoftCap *p) {
+    (void)exec;
+    double cap = (double)p->cap;
+    for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, cap * tanh(load(p->x, i) / cap));
+}
+
+static void reference_soft_cap_backward(const Exec *exec, const SoftCapBackward *p) {
+    (void)exec;
+    for (int64_t i = 0; i < tensor_count(p->dy); i++) {
+        double share = load(p->y, i) / (double)p->cap;
+        store(p->dx, i, load(p->dy, i) * (1 - share * share));
+    }
+}
+
 static void reference_column_sum(const Exec *exec, const ColumnSum *p) {
     (void)exec;
     for (int64_t c = 0; c < p->x.cols; c++) {
@@ -146,7 +175,7 @@ static void norm_row(const NormForward *p, int64_t row) {
     double rstd = 1 / sqrt(variance + (double)p->epsilon);
     for (int64_t c = 0; c < cols; c++) {
         double n = (load(p->x, first + c) - mean) * rstd;
-        store(p->y, first + c, n * load(p->gamma, c) + load_or_zero(p->beta, c));
+        store(p->y, first + c, n * ((double)p->offset + load(p->gamma, c)) + load_or_zero(p->beta, c));
     }
     if (p->mean.data) store(p->mean, row, mean);
     store(p->rstd, row, rstd);
@@ -167,13 +196,13 @@ static void norm_backward_row(const NormBackwardInput *p, int64_t row) {
     int64_t cols = p->x.cols;
     double mean_g = 0, mean_gn = 0;
     for (int64_t c = 0; c < cols; c++) {
-        double g = load(p->dy, row * cols + c) * load(p->gamma, c);
+        double g = load(p->dy, row * cols + c) * ((double)p->offset + load(p->gamma, c));
         if (p->mean.data) mean_g += g / (double)cols;
         mean_gn += g * normalized(p->x, p->mean, p->rstd, row, c) / (double)cols;
     }
     for (int64_t c = 0; c < cols; c++) {
         int64_t i = row * cols + c;
-        double g = load(p->dy, i) * load(p->gamma, c);
+        double g = load(p->dy, i) * ((double)p->offset + load(p->gamma, c));
         double n = normalized(p->x, p->mean, p->rstd, row, c);
         store(p->dx, i, load_or_zero(p->residual, i) + load(p->rstd, row) * (g - mean_g - n * mean_gn));
     }

@@ -12,4 +12,11 @@ void reference_rotary(const Exec *exec, const Rotary *p);
 void reference_attention_forward(const Exec *exec, const AttentionForward *p);
 void reference_attention_backward(const Exec *exec, const AttentionBackward *p);
 void reference_attention_cached(const Exec *exec, const AttentionCached *p);
+// ---- qk_norm.c --------------------------------------------------------------------------------------------
+
+void reference_qk_sums(const Exec *exec, const QkSums *p);
+void reference_qk_norm_forward(const Exec *exec, const QkNormForward *p);
+void reference_qk_norm_backward_input(const Exec *exec, const QkNormBackwardInput *p);
+void reference_qk_norm_backward_weight(const Exec *exec, const QkNormBackwardWeight *p);
+
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args);

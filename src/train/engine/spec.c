@@ -17,12 +17,49 @@ int threads_per_rank(const Options *o, int ranks_here) {
 
 static Activation activation_of(const Options *o) {
     if (o->swiglu) return ACTIVATION_SWIGLU;
+    if (o->geglu) return ACTIVATION_GEGLU;
+    if (o->squared_relu) return ACTIVATION_RELU_SQUARED;
     return o->bias_gelu_fusion || o->openai_gelu ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
 }
 
 static Softmax softmax_of(const Options *o) {
     if (!strcmp(o->softmax_type, "off-by-one")) return SOFTMAX_OFF_BY_ONE;
     return strcmp(o->softmax_type, "learnable") ? SOFTMAX_PLAIN : SOFTMAX_SINKS;
+}
+
+static Rope scaling_of_type(const Options *o) {
+    Rope rope = {.kind = ROPE_DYNAMIC,
+                 .factor = o->rope_scaling_factor,
+                 .original = o->rope_original_max_position_embeddings};
+    if (!strcmp(o->rope_scaling_type, "dynamic")) return rope;
+    rope.kind = ROPE_YARN;
+    rope.low = o->yarn_beta_slow, rope.high = o->yarn_beta_fast;
+    rope.attention = isnan(o->yarn_attention_factor) ? 0 : o->yarn_attention_factor;
+    rope.unrounded = !o->yarn_correction_range_round_to_int;
+    return rope;
+}
+
+static ModelFamily family_of_name(const char *name) {
+    static const char *const names[] = {
+        [FAMILY_ANY] = "any",           [FAMILY_MISTRAL] = "mistral",   [FAMILY_QWEN2] = "qwen2",
+        [FAMILY_QWEN3] = "qwen3",       [FAMILY_SMOLLM3] = "smollm3",   [FAMILY_PHI3] = "phi3",
+        [FAMILY_OLMO2] = "olmo2",       [FAMILY_GEMMA2] = "gemma2",     [FAMILY_GEMMA3] = "gemma3",
+        [FAMILY_GPT_NEOX] = "gpt_neox", [FAMILY_STABLELM] = "stablelm", [FAMILY_GRANITE] = "granite",
+        [FAMILY_NEMOTRON] = "nemotron",
+    };
+    for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
+        if (!strcmp(names[i], name)) return (ModelFamily)i;
+    CHECK(false, "no family is named %s", name);
+}
+
+static NormPlace norm_place_of(const Options *o) {
+    if (!strcmp(o->norm_placement, "post")) return NORM_POST;
+    return strcmp(o->norm_placement, "sandwich") ? NORM_PRE : NORM_SANDWICH;
+}
+
+static QkNorm qk_norm_of(const Options *o) {
+    if (!strcmp(o->qk_norm, "head")) return QK_NORM_HEAD;
+    return strcmp(o->qk_norm, "all") ? QK_NORM_NONE : QK_NORM_ALL;
 }
 
 static Rope rope_of(const Options *o) {
@@ -33,6 +70,7 @@ static Rope rope_of(const Options *o) {
                       .low = o->rope_low_freq_factor,
                       .high = o->rope_high_freq_factor,
                       .original = o->rope_original_max_position_embeddings};
+    if (o->rope_scaling_type) return scaling_of_type(o);
     double factor = o->rotary_seq_len_interpolation_factor;
     return isnan(factor) ? (Rope){0} : (Rope){.kind = ROPE_LINEAR, .factor = factor};
 }
@@ -54,6 +92,9 @@ ModelShape options_model(const Options *o, int vocabulary) {
         .window_layers = o->shape.window_layers,
         .softmax = softmax_of(o),
         .rms_norm = !strcmp(o->normalization, "RMSNorm"),
+        .norm_place = norm_place_of(o),
+        .qk_norm = qk_norm_of(o),
+        .family = family_of_name(o->model_family),
     };
 }
 

@@ -1,0 +1,145 @@
+// The table of families, and which of them computes the same as a model of ours.
+#include "checkpoint/fields.h"
+#include "checkpoint/foreign/family.h"
+#include <math.h>
+#include <string.h>
+
+#define FAMILY(...) {__VA_ARGS__},
+const Family families[] = {
+#include "checkpoint/foreign/families.def"
+};
+#undef FAMILY
+const int num_families = sizeof families / sizeof families[0];
+
+const Family *family_named(const char *architecture) {
+    for (int i = 0; i < num_families; i++)
+        if (!strcmp(families[i].architecture, architecture)) return &families[i];
+    return NULL;
+}
+
+// ---- what a family lacks --------------------------------------------------------------------------------
+
+typedef struct {
+    bool lacks;
+    const char *what;
+} Trait;
+
+static const char *first_lack(const Trait *traits, int count) {
+    for (int i = 0; i < count; i++)
+        if (traits[i].lacks) return traits[i].what;
+    return NULL;
+}
+
+static bool says(const Family *f, unsigned any) { return f->says & any; }
+
+static const char *lack_of_layers(const Family *f, const ModelShape *s) {
+    const ModelShape *is = &f->is;
+    const Trait traits[] = {
+        {s->position == POSITION_NONE, "models without positions"},
+        {s->position != is->position, "such positions"},
+        {s->rms_norm && !is->rms_norm, "RMSNorm"},
+        {!s->rms_norm && is->rms_norm, "LayerNorm"},
+        {model_is_gated(s) && !model_is_gated(is), "SwiGLU"},
+        {!model_is_gated(s) && model_is_gated(is), "GELU"},
+        {model_is_gated(s) && s->activation != is->activation, "such gates"},
+        {(s->activation == ACTIVATION_RELU_SQUARED) != (is->activation == ACTIVATION_RELU_SQUARED),
+         "such an activation"},
+        {s->norm_place != is->norm_place, "norms in these places (norm-placement)"},
+        {s->norm_offset != is->norm_offset, "such scales of norms (apply-layernorm-1p)"},
+        {s->qk_norm != is->qk_norm, "such norms of queries and keys (qk-norm)"},
+    };
+    return first_lack(traits, sizeof traits / sizeof *traits);
+}
+
+static const char *lack_of_biases(const Family *f, const ModelShape *s) {
+    bool qkv = model_has_qkv_bias(s), proj = model_has_proj_bias(s), mlp = model_has_mlp_bias(s);
+    const ModelShape *is = &f->is;
+    bool attention = says(f, SAYS_ATTENTION_BIAS), zeros = says(f, ADDS_ZERO_BIAS);
+    const Trait traits[] = {
+        {proj && !qkv && attention, "bias of the attention's output alone"},
+        {!attention && !is->no_linear_bias && !(qkv && proj && mlp), "linear layers without biases"},
+        {attention && qkv != proj && !zeros, "bias of queries, keys and values alone"},
+        {!attention && !says(f, SAYS_QKV_BIAS) && qkv != model_has_qkv_bias(is), "such biases of queries"},
+        {!attention && proj != model_has_proj_bias(is), "such biases of the attention's output"},
+        {!says(f, SAYS_MLP_BIAS) && mlp != model_has_mlp_bias(is), "such biases of the MLP"},
+    };
+    return first_lack(traits, sizeof traits / sizeof *traits);
+}
+
+static const char *lack_of_heads(const Family *f, const ModelShape *s) {
+    bool partly = s->position == POSITION_ROTARY && s->rotary_columns && s->rotary_columns != s->head_size;
+    bool scaled = s->position == POSITION_ROTARY && s->rope.kind != ROPE_PLAIN;
+    const Trait traits[] = {
+        {model_groups(s) != s->heads && !says(f, SAYS_GROUPS), "groups of heads that share keys and values"},
+        {s->heads * s->head_size != s->hidden && !says(f, SAYS_HEAD_SIZE),
+         "head size other than hidden size / heads"},
+        {s->hidden % s->heads && says(f, NEEDS_WHOLE_HEADS), "hidden size that the heads do not divide"},
+        {partly && !says(f, SAYS_ROTARY_SHARE | SAYS_ROTARY_PCT), "partly rotated heads (rotary-percent)"},
+        {scaled && !says(f, SAYS_SCALING), "scaled rotary positions"},
+        {s->no_rope_freq && !says(f, SAYS_NO_ROPE), "layers without rotary positions (no-rope-freq)"},
+        {s->softmax != SOFTMAX_PLAIN, "such a softmax (softmax-type)"},
+        {s->window && !says(f, SAYS_WINDOW | SAYS_WINDOW_LAYERS | SAYS_WINDOW_SWITCH),
+         "windows of attention"},
+        {s->window && s->window_period && says(f, SAYS_WINDOW), "windows of some layers"},
+        {!s->window && says(f, SAYS_WINDOW_LAYERS), "models without windows of attention"},
+        {(s->rotary_base_local > 0) != !!says(f, SAYS_LOCAL_BASE),
+         "such bases of rotary positions (rotary-base-local)"},
+    };
+    return first_lack(traits, sizeof traits / sizeof *traits);
+}
+
+// Sizes that a member of the configuration stands for: of other families they have to be zero.
+static const char *const factors[] = {"softmax_scale",       "softmax_cap",    "embedding_multiplier",
+                                      "residual_multiplier", "logits_scaling", "logit_cap",
+                                      "parallel_block"};
+
+static bool has_member(const Family *f, const char *size) {
+    for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
+        if (!strcmp(m->size, size)) return true;
+    return false;
+}
+
+static const char *lack_of_factors(const Family *f, const ModelShape *s) {
+    float root = sqrtf((float)s->hidden);
+    if (says(f, HAS_ROOT_EMBEDDING) && s->embedding_multiplier != root) return "such factors of embeddings";
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        const ManifestField *field = &size_named(factors[i])->field;
+        bool root_of_hidden = says(f, HAS_ROOT_EMBEDDING) && !strcmp(factors[i], "embedding_multiplier");
+        if (!field_is_zero(field, s) && !has_member(f, factors[i]) && !root_of_hidden) return factors[i];
+    }
+    return NULL;
+}
+
+// Returns a part of a model that a family does not have, or NULL.
+static const char *lack_of(const Family *f, const ModelShape *s) {
+    const char *lack = lack_of_layers(f, s);
+    if (!lack) lack = lack_of_biases(f, s);
+    if (!lack) lack = lack_of_heads(f, s);
+    return lack ? lack : lack_of_factors(f, s);
+}
+
+Status family_of(const ModelShape *s, const Family **family) {
+    bool rotary = s->position == POSITION_ROTARY;
+    for (int i = 0; s->family && i < num_families; i++)
+        if (families[i].family == s->family && !lack_of(&families[i], s)) return *family = &families[i], OK;
+    for (int i = 0; i < num_families; i++)
+        if (!lack_of(&families[i], s)) return *family = &families[i], OK;
+    *family = family_named(rotary ? "LlamaForCausalLM" : "GPT2LMHeadModel");
+    return fail(ERR_UNAVAILABLE, "%s has no %s, which this model has%s", (*family)->architecture,
+                lack_of(*family, s), rotary ? ", nor has any other family that is known" : "");
+}
+
+Status family_in_gguf(const Family *f, const ModelShape *s) {
+    if (!f->gguf) return fail(ERR_UNAVAILABLE, "llama.cpp has no %s: --to hf can hold it", f->architecture);
+    if (says(f, ONLY_TANH_IN_GGUF) && s->activation == ACTIVATION_GELU_ERF)
+        return fail(ERR_UNAVAILABLE, "llama.cpp's GPT-2 has the tanh form of GELU, the model the exact one: "
+                                     "--to hf can hold it");
+    if (s->rope.kind == ROPE_DYNAMIC)
+        return fail(ERR_UNAVAILABLE,
+                    "llama.cpp has no dynamic scaling of rotary positions: --to hf can hold it");
+    bool window = s->window && !says(f, SAYS_WINDOW_LAYERS);
+    if (window && s->window < s->positions)
+        return fail(ERR_UNAVAILABLE, "llama.cpp's %s has no windows of attention: --to hf can hold it",
+                    f->gguf);
+    return OK;
+}

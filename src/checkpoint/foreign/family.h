@@ -1,0 +1,86 @@
+// The families of models that other programs' files hold, one row of data each (families.def): the names that their
+// files use, what all their models are, and what their configurations say of one. The code that reads and writes files
+// looks at the features of a row, never at which family it is.
+#pragma once
+#include "checkpoint/checkpoint.h"
+
+typedef enum { FORMAT_HUGGING_FACE, FORMAT_GGUF, NUM_FORMATS } Format;
+// The names of sizes: the columns of NAMES in nn/sizes.def.
+typedef enum { DIALECT_GPT2, DIALECT_LLAMA, NUM_DIALECTS } Dialect;
+
+// The names of tensors, bits: a row of the table in mapping.c says for which of them it is.
+typedef enum {
+    NAMES_GPT2 = 1,     // "transformer.h.0.attn.c_attn", linear weights transposed
+    NAMES_LLAMA = 2,    // "model.layers.0.self_attn.q_proj"
+    NAMES_AFTER = 4,    // as Llama's, with norms after attention and MLP
+    NAMES_FUSED = 8,    // as Llama's, with queries, keys and values in one tensor, and gate and up
+    NAMES_UNGATED = 16, // as Llama's, without a gate
+    NAMES_NEOX = 32,    // "gpt_neox.layers.0.attention.query_key_value"
+    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED
+} TensorNames;
+
+// What a family's configuration says, bits: features of its models that may differ from `Family.is`.
+typedef enum {
+    SAYS_ATTENTION_BIAS = 1 << 0, // attention_bias: of queries, keys, values and the projection
+    SAYS_QKV_BIAS = 1 << 1,       // use_qkv_bias: of queries, keys and values
+    SAYS_MLP_BIAS = 1 << 2,       // mlp_bias
+    SAYS_GROUPS = 1 << 3,         // num_key_value_heads
+    SAYS_HEAD_SIZE = 1 << 4,      // head_dim; without it hidden size / heads
+    SAYS_ROTARY_SHARE = 1 << 5,   // partial_rotary_factor
+    SAYS_ROTARY_PCT = 1 << 6,     // the same as rotary_pct, with rotary_emb_base
+    SAYS_SCALING = 1 << 7,        // rope_scaling
+    SAYS_LOCAL_BASE = 1 << 8,     // rope_local_base_freq
+    SAYS_WINDOW = 1 << 9,         // sliding_window: of all layers
+    SAYS_WINDOW_LAYERS = 1 << 10, // the same, of layers of layer_types
+    SAYS_WINDOW_SWITCH = 1 << 11, // the same, where use_sliding_window is true
+    SAYS_NO_ROPE = 1 << 12,       // no_rope_layers, no_rope_layer_interval
+    SAYS_DROPOUTS = 1 << 13,      // resid_pdrop, embd_pdrop
+    // Rules without a member of their own.
+    HAS_ROOT_EMBEDDING = 1 << 16, // embeddings are multiplied by sqrt(hidden size)
+    NEEDS_WHOLE_HEADS = 1 << 17,  // heads divide the hidden size
+    ADDS_ZERO_BIAS = 1 << 18,     // a bias of queries without one of the projection is written with zeros
+    PAIRS_IN_GGUF = 1 << 19,      // llama.cpp turns neighbouring columns of a head
+    ONLY_TANH_IN_GGUF = 1 << 20,  // llama.cpp has the tanh form of GELU alone
+    GGUF_COPIES_TABLE = 1 << 21,  // a tied output is written, too: many versions of llama.cpp require it
+} Says;
+
+// How a member of config.json and a member of ModelShape say the same.
+typedef enum {
+    SAME_VALUE,
+    SAME_FACTOR,    // 1 is 0 of ours: nothing is multiplied
+    SAME_CAP,       // null is 0 of ours
+    INVERSE_SQUARE, // of a factor of scores; head_size is 0 of ours
+} MemberMeaning;
+
+typedef struct {
+    const char *name, *gguf; // gguf NULL: it has no such member
+    const char *size;        // the member of ModelShape
+    MemberMeaning meaning;
+    double missing; // the value of a configuration without it, as that spells it
+} FamilyMember;
+
+enum { MAX_FAMILY_MEMBERS = 5 };
+
+typedef struct {
+    const char *architecture, *model_type; // "LlamaForCausalLM", "llama"
+    ModelFamily family;                    // ANY: a model does not remember that it came from it
+    const char *gguf;                      // "llama"; NULL: llama.cpp does not know it
+    Dialect dialect;
+    TensorNames names;
+    unsigned says;
+    const char *epsilon;                      // the name of the epsilon of norms
+    const char *activation;                   // the name of the member for the activation
+    ModelShape is;                            // what all its models are, and defaults of its configuration
+    double rotary_share;                      // default of partial_rotary_factor; 0: 1
+    FamilyMember members[MAX_FAMILY_MEMBERS]; // others; ended by one without a name
+} Family;
+
+extern const Family families[];
+extern const int num_families;
+
+const Family *family_named(const char *architecture); // NULL: it is not read
+// Finds the family that computes the same as a model of this shape: its own where that does, else the first. Fails with
+// ERR_UNAVAILABLE, which names a part that none has. Dropout does not matter, since only training uses it.
+Status family_of(const ModelShape *shape, const Family **family);
+// Whether llama.cpp knows a family, and computes all that a model of this shape does: ERR_UNAVAILABLE says what not.
+Status family_in_gguf(const Family *family, const ModelShape *shape);

@@ -1,0 +1,124 @@
+// Reads what a config.json says of rotary positions: their base, their share of a head, their scaling.
+#include "checkpoint/foreign/config_members.h"
+#include <math.h>
+#include <string.h>
+
+enum { MAX_POSITIONS = 1 << 24, MAX_SCALING = 1 << 16 };
+
+static Status read_llama3(Config *c, Rope *rope) {
+    double low = NAN, high = NAN;
+    rope->original = -1;
+    TRY(config_real(c, "low_freq_factor", 1e-6, MAX_SCALING, &low));
+    TRY(config_real(c, "high_freq_factor", 1e-6, MAX_SCALING, &high));
+    TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rope->original));
+    rope->low = low;
+    rope->high = high;
+    if (high > low) return OK;
+    return fail(ERR_DATA, "%s: high_freq_factor %g is not above low_freq_factor %g", c->what, high, low);
+}
+
+// Source: Peng 2023 and DeepSeek-V2, as transformers has it.
+static double yarn_scale(double factor, double mscale) {
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+// `original`: the positions of a model before scaling, unless its own object says it.
+static Status read_yarn(Config *c, Rope *rope, int original) {
+    double low = 1, high = 32, attention = 0, scale = 0, all = 0;
+    bool truncate = true;
+    rope->original = original;
+    TRY(config_real(c, "beta_slow", 1e-6, MAX_SCALING, &low));
+    TRY(config_real(c, "beta_fast", 1e-6, MAX_SCALING, &high));
+    TRY(config_real(c, "attention_factor", 0, MAX_SCALING, &attention));
+    TRY(config_real(c, "mscale", 0, MAX_SCALING, &scale));
+    TRY(config_real(c, "mscale_all_dim", 0, MAX_SCALING, &all));
+    TRY(config_flag(c, "truncate", &truncate));
+    TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rope->original));
+    if (attention == 0 && scale > 0 && all > 0)
+        attention = yarn_scale(rope->factor, scale) / yarn_scale(rope->factor, all);
+    rope->low = low, rope->high = high, rope->attention = attention, rope->unrounded = !truncate;
+    if (high > low) return OK;
+    return fail(ERR_DATA, "%s: beta_fast %g is not above beta_slow %g", c->what, high, low);
+}
+
+// A scaling of the rotation as its object spells it. Since transformers 5 the base is in it, too.
+typedef struct {
+    Rope rope;
+    double base, share;
+    int positions, original; // of the model, with and before scaling
+} Rotation;
+
+static Status read_object(Config *outer, const Json *object, const char *name, Rotation *out) {
+    static const char *const types[] = {"default", "linear", "llama3", "yarn", "dynamic", NULL};
+    static const RopeScaling kinds[] = {ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC};
+    char what[4200];
+    double factor = NAN;
+    int older, type;
+    if (object->type != JSON_OBJECT) return config_bad(outer, name, "an object");
+    snprintf(what, sizeof what, "%s: %s", outer->what, name);
+    Config c = {.object = object, .what = what};
+    TRY(config_word(&c, "type", types, &older)); // its name before transformers 4.43
+    TRY(config_word(&c, "rope_type", types, &type));
+    Rope *rope = &out->rope;
+    *rope = (Rope){.kind = kinds[config_is_given(json_member(object, "rope_type")) ? type : older]};
+    TRY(config_real(&c, "rope_theta", 2, 1e9, &out->base));
+    TRY(config_real(&c, "partial_rotary_factor", 0, 1, &out->share));
+    if (rope->kind != ROPE_PLAIN) {
+        TRY(config_real(&c, "factor", 1, MAX_SCALING, &factor));
+        rope->factor = factor;
+    }
+    if (rope->kind == ROPE_LLAMA3) TRY(read_llama3(&c, rope));
+    if (rope->kind == ROPE_YARN) TRY(read_yarn(&c, rope, out->original));
+    if (rope->kind == ROPE_DYNAMIC) rope->original = out->positions;
+    return config_check_all_read(&c);
+}
+
+// One rotation for layers without a window, and another for those with one.
+static Status read_two(Config *outer, const Json *object, Rotation *out, double *local_base) {
+    Config c = {.object = object, .what = outer->what};
+    Rotation local = {.base = *local_base, .share = out->share};
+    const Json *full = config_member(&c, "full_attention"), *sliding = config_member(&c, "sliding_attention");
+    if (config_is_given(full)) TRY(read_object(&c, full, "full_attention", out));
+    if (config_is_given(sliding)) TRY(read_object(&c, sliding, "sliding_attention", &local));
+    *local_base = local.base;
+    if (local.rope.kind != ROPE_PLAIN)
+        return fail(ERR_UNAVAILABLE, "%s: a scaling of sliding_attention is not supported", outer->what);
+    return config_check_all_read(&c);
+}
+
+static Status read_scaling(Config *c, const Family *f, const char *name, ModelShape *s, Rotation *out) {
+    const Json *object = config_member(c, name);
+    if (!config_is_given(object)) return OK;
+    bool two =
+        f->says & SAYS_LOCAL_BASE && object->type == JSON_OBJECT && json_member(object, "full_attention");
+    if (two) return read_two(c, object, out, &s->rotary_base_local);
+    return read_object(c, object, name, out);
+}
+
+static Status take_share(const Config *c, const Family *f, double share, ModelShape *s) {
+    s->rotary_columns = (int)(s->head_size * share);
+    if (share != 1 && !(f->says & (SAYS_ROTARY_SHARE | SAYS_ROTARY_PCT)))
+        return fail(ERR_UNAVAILABLE, "%s: partial_rotary_factor is not supported", c->what);
+    if (s->rotary_columns > 0 && s->rotary_columns % 2 == 0) return OK;
+    return fail(ERR_DATA, "%s: %g of the %d columns of a head rotate, which is no even number", c->what,
+                share, s->head_size);
+}
+
+Status config_rotation(Config *c, const Family *f, ModelShape *s) {
+    Rotation rotation = {.base = f->is.rotary_base > 0 ? f->is.rotary_base : 10000,
+                         .share = f->rotary_share > 0 ? f->rotary_share : 1,
+                         .positions = s->positions,
+                         .original = s->positions};
+    bool pct = f->says & SAYS_ROTARY_PCT;
+    TRY(config_real(c, "rope_theta", 2, 1e9, &rotation.base));
+    TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rotation.original));
+    if (pct) TRY(config_real(c, "rotary_emb_base", 2, 1e9, &rotation.base));
+    if (pct) TRY(config_real(c, "rotary_pct", 0, 1, &rotation.share));
+    TRY(config_real(c, "partial_rotary_factor", 0, 1, &rotation.share));
+    if (f->says & SAYS_LOCAL_BASE) TRY(config_real(c, "rope_local_base_freq", 2, 1e9, &s->rotary_base_local));
+    TRY(read_scaling(c, f, "rope_scaling", s, &rotation));
+    TRY(read_scaling(c, f, "rope_parameters", s, &rotation));
+    s->rotary_base = rotation.base;
+    s->rope = rotation.rope;
+    return take_share(c, f, rotation.share, s);
+}

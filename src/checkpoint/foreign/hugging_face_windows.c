@@ -1,0 +1,119 @@
+// Reads which layers of a config.json have windows of attention, and which do not rotate.
+#include "checkpoint/foreign/config_members.h"
+#include "config/defaults.h"
+#include <stdlib.h>
+#include <string.h>
+
+// ---- lists of layers ----------------------------------------------------------------------------------
+
+// Reads a list with an item for each layer: words, of which "sliding_attention" is set, or numbers, of which 1 is.
+static Status read_list(const Config *c, const Json *list, const char *name, int layers, char *set) {
+    if (list->type != JSON_ARRAY || list->count != (size_t)layers)
+        return config_bad(c, name, "a list with an item for each layer");
+    for (int i = 0; i < layers; i++) {
+        const char *word = json_string(&list->items[i]);
+        int64_t number;
+        bool sliding = word && !strcmp(word, "sliding_attention");
+        bool known = word ? sliding || !strcmp(word, "full_attention") : json_int(&list->items[i], &number);
+        if (!known || (!word && number != 0 && number != 1))
+            return config_bad(c, name, "a list of full_attention and sliding_attention, or of 0 and 1");
+        set[i] = word ? sliding : number == 1;
+    }
+    return OK;
+}
+
+// Takes the pattern of the layers that have a window.
+static Status take_windows(const Config *c, const char *set, ModelShape *s) {
+    int period = 1;
+    for (; period <= MAX_WINDOW_PERIOD; period++) {
+        int i = period;
+        while (i < s->layers && set[i] == set[i - period]) i++;
+        if (i >= s->layers) break;
+    }
+    if (period > MAX_WINDOW_PERIOD)
+        return fail(ERR_UNAVAILABLE, "%s: layers with windows that do not repeat within %d layers", c->what,
+                    MAX_WINDOW_PERIOD);
+    s->window_period = period > 1 ? period : 0, s->window_layers = 0;
+    for (int i = 0; i < period && period > 1; i++) s->window_layers |= (uint64_t)set[i] << i;
+    if (period == 1 && !set[0]) s->window = 0;
+    return OK;
+}
+
+// ---- windows ------------------------------------------------------------------------------------------
+
+enum { MAX_WINDOW = 1 << 24 };
+
+static Status read_window(Config *c, ModelShape *s) {
+    const Json *value = json_member(c->object, "sliding_window");
+    if (value && value->type == JSON_NULL) s->window = 0;
+    return config_size(c, "sliding_window", MAX_WINDOW, &s->window);
+}
+
+// The layers that slide where there is no list of them.
+static Status layers_without_list(Config *c, const Family *f, ModelShape *s, char *set) {
+    int period = f->is.window_period, first = 28;
+    bool alternating = f->says & SAYS_WINDOW_LAYERS;
+    if (alternating) TRY(config_size(c, "sliding_window_pattern", MAX_WINDOW_PERIOD, &period));
+    if (alternating) TRY(config_size(c, "_sliding_window_pattern", MAX_WINDOW_PERIOD, &period));
+    TRY(config_size(c, "max_window_layers", 1 << 20, &first));
+    for (int i = 0; i < s->layers; i++) set[i] = alternating ? (i + 1) % period != 0 : i >= first;
+    return OK;
+}
+
+static Status read_layers(Config *c, const Family *f, ModelShape *s, char *set) {
+    const Json *list = config_member(c, "layer_types");
+    TRY(layers_without_list(c, f, s, set));
+    if (config_is_given(list)) TRY(read_list(c, list, "layer_types", s->layers, set));
+    return take_windows(c, set, s);
+}
+
+Status config_windows(Config *c, const Family *f, ModelShape *s) {
+    bool on = true;
+    if (!(f->says & (SAYS_WINDOW | SAYS_WINDOW_LAYERS | SAYS_WINDOW_SWITCH))) return OK;
+    TRY(read_window(c, s));
+    if (f->says & SAYS_WINDOW) return OK;
+    if (f->says & SAYS_WINDOW_SWITCH) {
+        on = false;
+        TRY(config_flag(c, "use_sliding_window", &on));
+    }
+    char *set = malloc((size_t)s->layers);
+    if (!set) return fail(ERR_OS, "no memory for a list of %d layers", s->layers);
+    Status status = read_layers(c, f, s, set);
+    free(set);
+    if (!on) s->window = 0;
+    if (!s->window) s->window_period = 0, s->window_layers = 0;
+    return status;
+}
+
+// ---- layers that do not rotate ------------------------------------------------------------------------
+
+// Finds the N of which every Nth layer, counted from 1, does not rotate.
+static Status take_no_rope(const Config *c, const char *rotates, ModelShape *s) {
+    int every = 0;
+    for (int i = 0; i < s->layers && !every; i++)
+        if (!rotates[i]) every = i + 1;
+    for (int i = 0; i < s->layers; i++)
+        if (rotates[i] == (every && (i + 1) % every == 0))
+            return fail(ERR_UNAVAILABLE, "%s: no_rope_layers other than every Nth are not supported",
+                        c->what);
+    s->no_rope_freq = every;
+    return OK;
+}
+
+static Status read_no_rope(Config *c, ModelShape *s, char *rotates) {
+    int every = 4;
+    const Json *list = config_member(c, "no_rope_layers");
+    TRY(config_size(c, "no_rope_layer_interval", 1 << 20, &every));
+    for (int i = 0; i < s->layers; i++) rotates[i] = (i + 1) % every != 0;
+    if (config_is_given(list)) TRY(read_list(c, list, "no_rope_layers", s->layers, rotates));
+    return take_no_rope(c, rotates, s);
+}
+
+Status config_no_rope(Config *c, const Family *f, ModelShape *s) {
+    if (!(f->says & SAYS_NO_ROPE)) return OK;
+    char *rotates = malloc((size_t)s->layers);
+    if (!rotates) return fail(ERR_OS, "no memory for a list of %d layers", s->layers);
+    Status status = read_no_rope(c, s, rotates);
+    free(rotates);
+    return status;
+}

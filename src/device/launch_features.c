@@ -1,0 +1,74 @@
+// The front of the operations that only some families of models need: factors, soft caps, norms of queries and keys.
+#include "device/launch.h"
+
+void scale(Device *device, Stream *stream, Scale args) {
+    Shape x = like(OP_SCALE, args.x);
+    device_launch(device, stream, OP_SCALE, &args, (Shape[]){x, x});
+}
+
+void soft_cap(Device *device, Stream *stream, SoftCap args) {
+    Shape x = f32(args.x.rows, args.x.cols);
+    CHECK(args.cap > 0, "soft_cap: a cap of %g", (double)args.cap);
+    device_launch(device, stream, OP_SOFT_CAP, &args, (Shape[]){x, x});
+}
+
+void soft_cap_backward(Device *device, Stream *stream, SoftCapBackward args) {
+    Shape dy = like(OP_SOFT_CAP_BACKWARD, args.dy);
+    CHECK(args.cap > 0, "soft_cap_backward: a cap of %g", (double)args.cap);
+    device_launch(device, stream, OP_SOFT_CAP_BACKWARD, &args, (Shape[]){dy, f32(dy.rows, dy.cols), dy});
+}
+
+// The gammas of queries or keys, of so many heads, and their gradients: of one head or of all.
+static Shape gamma_of(DeviceOp op, DType type, Tensor gamma, AttentionShape s, int64_t heads) {
+    bool fits = gamma.cols == s.head_size || gamma.cols == heads * s.head_size;
+    CHECK(fits || !gamma.data, "%s: %lld columns of gamma for %lld heads of %lld", op_rows[op].name,
+          (long long)gamma.cols, (long long)heads, (long long)s.head_size);
+    return of(type, 1, gamma.data ? gamma.cols : s.head_size);
+}
+
+static Shape qk_rstd_of(AttentionShape s) { return f32(s.sequence * s.batch, s.heads + s.groups); }
+static Shape qk_sums_of(AttentionShape s) { return f32(s.sequence * s.batch, 2); }
+
+void qk_sums(Device *device, Stream *stream, QkSums args) {
+    AttentionShape s = args.shape;
+    check_heads(OP_QK_SUMS, s);
+    DType e = element_type(OP_QK_SUMS, args.qkv);
+    Shape query = gamma_of(OP_QK_SUMS, e, args.query_gamma, s, s.heads),
+          key = gamma_of(OP_QK_SUMS, e, args.key_gamma, s, s.groups);
+    CHECK(!args.dy.data == !args.rstd.data && !args.dy.data == !args.query_gamma.data,
+          "qk_sums: dy, rstd and gammas come together");
+    device_launch(device, stream, OP_QK_SUMS, &args,
+                  (Shape[]){qkv_of(e, s), optional(qkv_of(e, s)), optional(query), optional(key),
+                            optional(qk_rstd_of(s)), qk_sums_of(s)});
+}
+
+void qk_norm_forward(Device *device, Stream *stream, QkNormForward args) {
+    AttentionShape s = args.shape;
+    check_heads(OP_QK_NORM_FORWARD, s);
+    DType e = element_type(OP_QK_NORM_FORWARD, args.qkv);
+    Shape query = gamma_of(OP_QK_NORM_FORWARD, e, args.query_gamma, s, s.heads),
+          key = gamma_of(OP_QK_NORM_FORWARD, e, args.key_gamma, s, s.groups);
+    device_launch(device, stream, OP_QK_NORM_FORWARD, &args,
+                  (Shape[]){qkv_of(e, s), query, key, optional(qk_sums_of(s)), qkv_of(e, s), qk_rstd_of(s)});
+}
+
+void qk_norm_backward_input(Device *device, Stream *stream, QkNormBackwardInput args) {
+    AttentionShape s = args.shape;
+    check_heads(OP_QK_NORM_BACKWARD_INPUT, s);
+    DType e = element_type(OP_QK_NORM_BACKWARD_INPUT, args.dy);
+    Shape query = gamma_of(OP_QK_NORM_BACKWARD_INPUT, e, args.query_gamma, s, s.heads),
+          key = gamma_of(OP_QK_NORM_BACKWARD_INPUT, e, args.key_gamma, s, s.groups);
+    device_launch(device, stream, OP_QK_NORM_BACKWARD_INPUT, &args,
+                  (Shape[]){qkv_of(e, s), qkv_of(e, s), query, key, qk_rstd_of(s), optional(qk_sums_of(s)),
+                            qkv_of(e, s)});
+}
+
+void qk_norm_backward_weight(Device *device, Stream *stream, QkNormBackwardWeight args) {
+    AttentionShape s = args.shape;
+    check_heads(OP_QK_NORM_BACKWARD_WEIGHT, s);
+    DType e = element_type(OP_QK_NORM_BACKWARD_WEIGHT, args.dy);
+    Shape query = gamma_of(OP_QK_NORM_BACKWARD_WEIGHT, F32, args.dquery_gamma, s, s.heads),
+          key = gamma_of(OP_QK_NORM_BACKWARD_WEIGHT, F32, args.dkey_gamma, s, s.groups);
+    device_launch(device, stream, OP_QK_NORM_BACKWARD_WEIGHT, &args,
+                  (Shape[]){qkv_of(e, s), qkv_of(e, s), qk_rstd_of(s), query, key});
+}

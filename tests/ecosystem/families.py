@@ -1,0 +1,289 @@
+"""Families of models against transformers, one row each: every feature of the family on, random weights.
+
+Usage: families.py TRIREME PRINT_LOGITS FAMILY_STEPS [TABLE]   (tests/families.sh sets up the rest; works in the
+current folder)
+
+For each family that this version of transformers has:
+* logits, every gradient, and losses, norms and weights of ten AdamW steps, on one rank and on grids;
+* import, export, import, export: the same files, and the same tensors as transformers wrote;
+* 64 tokens of greedy text;
+* where llama.cpp knows it, the names of the tensors in GGUF.
+With TABLE, writes the table of docs/formats.md: what was seen on one rank.
+"""
+import json
+import os
+import subprocess
+import sys
+
+sys.path.pop(0)  # a program beside this one has a library's name
+import gguf
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
+
+TRIREME, PRINT_LOGITS, FAMILY_STEPS = sys.argv[1:4]
+TABLE = sys.argv[4] if len(sys.argv) > 4 else None
+# Sizes of t, p and d, and how it is run. With a sharded optimizer no rank has a whole gradient after a step.
+GRIDS = ["1 1 1 plain", "2 2 2 sequence", "2 1 1 selective", "1 2 1 zb", "2 1 2 full+sequence+sharded", "2 2 1 zb+full"]
+SIZES = dict(vocab_size=67, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+             max_position_embeddings=96, bos_token_id=1, eos_token_id=2, pad_token_id=None)
+GROUPS = dict(SIZES, num_key_value_heads=2)
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 160}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+FEATURES = {
+    "Llama 3.1": ("Llama", dict(GROUPS, rope_theta=20000.0, rope_scaling=LLAMA3), "rotations scaled as `llama3`"),
+    "Llama, linear": ("Llama", dict(GROUPS, head_dim=16, rope_scaling={"rope_type": "linear", "factor": 2.5}),
+                      "rotations scaled as `linear`"),
+    "Llama, YaRN": ("Llama", dict(GROUPS, rope_scaling=YARN), "rotations scaled as `yarn`"),
+    "Llama, dynamic": ("Llama", dict(GROUPS, rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+                       "rotations scaled as `dynamic`"),
+    "SmolLM2": ("Llama", dict(GROUPS, num_attention_heads=4, rope_theta=100000.0, tie_word_embeddings=True), "tied"),
+    "Mistral": ("Mistral", dict(GROUPS, head_dim=24, sliding_window=None, rope_theta=1e6),
+                "heads wider than hidden size / heads"),
+    "Mistral v0.1": ("Mistral", dict(GROUPS, sliding_window=7), "a window in every layer"),
+    "Qwen2, 2.5": ("Qwen2", dict(GROUPS, rope_theta=1e6, tie_word_embeddings=True), "biases of queries, keys, values"),
+    "Qwen3": ("Qwen3", dict(GROUPS, head_dim=32, rope_theta=1e6), "norms of each query and key head"),
+    "SmolLM3": ("SmolLM3", dict(GROUPS, no_rope_layer_interval=2), "every Nth layer without rotations, tied"),
+    "Phi-3": ("Phi3", dict(GROUPS, rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                                                    "partial_rotary_factor": 0.5}),
+              "fused matrices, a part of each head rotated"),
+    "OLMo 2": ("Olmo2", dict(GROUPS, rope_theta=5e5), "norms after alone, norms of all queries and keys"),
+    "Gemma 2": ("Gemma2", dict(GROUPS, head_dim=16, query_pre_attn_scalar=24, sliding_window=7,
+                               attn_logit_softcapping=5.0, final_logit_softcapping=3.0),
+                "norms before and after, 1 + weight, GeGLU, caps, alternating windows"),
+    "Gemma 3": ("Gemma3Text", dict(GROUPS, num_hidden_layers=6, head_dim=16, query_pre_attn_scalar=24,
+                                   sliding_window=7, sliding_window_pattern=3),
+                "as Gemma 2, norms of heads, two bases of rotations, windows 5:1"),
+    "GPT-NeoX, Pythia": ("GPTNeoX", dict(SIZES, rotary_pct=0.5), "parallel blocks, a part of each head rotated"),
+    "GPT-NeoX, sequential": ("GPTNeoX", dict(SIZES, use_parallel_residual=False), "GELU by erf"),
+    "StableLM": ("StableLm", dict(GROUPS, use_qkv_bias=True), "LayerNorm with SwiGLU, a part of each head rotated"),
+    "Granite": ("Granite", dict(GROUPS, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
+                                attention_multiplier=0.3, tie_word_embeddings=True), "four multipliers"),
+    "Nemotron": ("Nemotron", dict(GROUPS), "squared ReLU, LayerNorm by 1 + weight"),
+}
+failures = 0
+
+
+def expect(condition, *what):
+    global failures
+    if not condition:
+        failures += 1
+        print("FAILED", *what)
+    return condition
+
+
+def run(*arguments):
+    result = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=300)
+    good = result.returncode == 0 and "FAILED" not in result.stdout
+    expect(good, *arguments, result.stderr[-800:], [x for x in result.stdout.splitlines() if "FAILED" in x])
+    return result.stdout if good else None
+
+
+def our_logits(path, tokens):
+    out = run(PRINT_LOGITS, path, *tokens)
+    return np.array([[float.fromhex(x) for x in line.split()] for line in out.splitlines()]) if out else None
+
+
+def relative(ours, theirs):
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max()) if ours.shape == theirs.shape else np.inf
+
+
+def random_model(config):
+    """Everything random, norms and biases too, so that nothing can be mixed up unseen."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    offset = 0.0 if config.model_type.startswith(("gemma", "nemotron")) else 1.0
+    for parameter in model.parameters():
+        vector = parameter.dim() == 1
+        parameter.data.normal_(0.0, 0.2 if vector else 0.12)
+    for name, parameter in model.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            parameter.data += offset
+    return model.float().eval()
+
+
+def greedy(model, prompt, count):
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tokens
+
+
+# ---- training ---------------------------------------------------------------------------------------------
+
+
+def loss_of(model, samples):
+    logits = model(samples[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), samples[:, 1:].reshape(-1))
+
+
+def parameters_of(model):
+    """Each once, with its name in files: a tied table under its first name."""
+    neox = model.config.model_type == "gpt_neox"
+    return {"embed_out.weight" if neox and name == "lm_head.weight" else name: value
+            for name, value in model.named_parameters()}
+
+
+def their_steps(model, samples):
+    """Losses and norms of ten steps, gradients of the first, weights after the last."""
+    model = model.double().train()
+    named = parameters_of(model)
+    groups = [{"params": [p for p in named.values() if (p.dim() > 1) == matrix], "weight_decay": 0.1 if matrix else 0.0}
+              for matrix in (True, False)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    losses, gradients = [], None
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = loss_of(model, samples)
+        loss.backward()
+        if gradients is None:
+            gradients = {n: p.grad.detach().clone().numpy() for n, p in named.items()}
+        norm = torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
+        losses.append((loss.item(), norm.item()))
+        optimizer.step()
+    return losses, gradients, {n: p.detach().numpy() for n, p in named.items()}
+
+
+def read_steps(text):
+    lines = [line.split() for line in text.splitlines()]
+    tokens = torch.tensor([[int(x) for x in line] for line in lines[:4]])
+    return tokens, [tuple(float.fromhex(x) for x in line) for line in lines[4:]]
+
+
+def check_tensors(what, file, theirs, most, least=0.0, moved=None):
+    """Errors count relative to the largest value of a tensor, or to `least`. Elements whose gradients are 0 but for
+    rounding, such as those of biases of keys, are left out: AdamW makes them steps like all others'."""
+    ours = load_file(file)
+    if not expect(ours.keys() == theirs.keys(), what, "names", ours.keys() ^ theirs.keys()):
+        return np.inf
+    errors = {}
+    for name, value in theirs.items():
+        if ours[name].shape == value.shape:
+            error = np.abs(ours[name].astype(np.float64) - value)
+            if moved:
+                error = error * (np.abs(moved[name]) > 1e-6)
+            errors[name] = float(error.max() / max(np.abs(value).max(), least))
+    worst = max(errors, key=errors.get)
+    expect(len(errors) == len(theirs) and errors[worst] <= most, what, worst, "differs by", errors[worst])
+    return errors[worst]
+
+
+def check_training(name, model):
+    state = {n: p.clone() for n, p in model.state_dict().items()}
+    theirs, row = None, {}
+    for grid in GRIDS:
+        out = run(FAMILY_STEPS, name, f"{name}_out", *grid.split())
+        if out is None:
+            continue
+        samples, ours = read_steps(out)
+        theirs = theirs or their_steps(model, samples)
+        losses, gradients, weights = theirs
+        what = f"{name} on t p d {grid}:"
+        seen = {"weights": check_tensors(what + " weight", f"{name}_out-weights.safetensors", weights, 3e-4, 1.0,
+                                          gradients)}
+        if "sharded" not in grid:
+            file = f"{name}_out-gradients.safetensors"
+            seen["gradients"] = check_tensors(what + " gradient", file, gradients, 1e-5)
+        seen["losses"] = max(abs(o[0] - t[0]) / t[0] for o, t in zip(ours, losses))
+        expect(len(ours) == 10 and seen["losses"] <= 1e-5, what, "losses", seen["losses"])
+        norms = max(abs(o[1] - t[1]) / t[1] for o, t in zip(ours, losses))
+        expect(norms <= 1e-4, what, "norms", norms)
+        row = row or seen
+    model.float().load_state_dict(state)
+    model.eval()
+    return row
+
+
+# ---- files ------------------------------------------------------------------------------------------------
+
+
+def files_of(folder):
+    return {file: open(f"{folder}/{file}", "rb").read() for file in ("config.json", "model.safetensors")}
+
+
+def check_files(name, model):
+    """What transformers reads of an export, and that an import in between changes nothing."""
+    run(TRIREME, "export", "--load", name, "--to", "hf", "--dtype", "f32", "--output", f"{name}_first")
+    run(TRIREME, "import", f"{name}_first", "--save", f"{name}_save")
+    run(TRIREME, "export", "--load", f"{name}_save", "--output", f"{name}_second")
+    if not os.path.exists(f"{name}_first") or not os.path.exists(f"{name}_second"):
+        return
+    expect(files_of(f"{name}_first") == files_of(f"{name}_second"), name, "is another after an import")
+    ours = json.load(open(f"{name}_first/config.json"))
+    expect(ours["architectures"] == model.config.architectures, name, ours["architectures"])
+    back = AutoModelForCausalLM.from_pretrained(f"{name}_first", attn_implementation="eager")
+    theirs, found = parameters_of(model), parameters_of(back)
+    if expect(theirs.keys() == found.keys(), name, theirs.keys() ^ found.keys()):
+        for key, value in theirs.items():
+            expect(torch.equal(value, found[key]), name, key, "differs after an export")
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 60, 8, 9]])
+    with torch.no_grad():
+        same = torch.equal(model(tokens).logits, back(tokens).logits)
+    expect(same, name, "transformers computes other logits after an export")
+
+
+def check_gguf(name, model):
+    """The names that gguf's own table has for the tensors of this family."""
+    result = subprocess.run([TRIREME, "export", "--load", name, "--to", "gguf", "--dtype", "f32", "--output",
+                             f"{name}.gguf"], capture_output=True, text=True, timeout=60)
+    if result.returncode == 69 and "--to hf can hold it" in result.stderr:
+        return None
+    if not expect(result.returncode == 0, name, result.stderr):
+        return None
+    reader = gguf.GGUFReader(f"{name}.gguf")
+    architecture = bytes(reader.fields["general.architecture"].parts[-1]).decode()
+    arch = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
+    wanted = {names.get_name(key, try_suffixes=(".weight", ".bias")) for key in parameters_of(model)}
+    found = {tensor.name for tensor in reader.tensors} - {"rope_freqs.weight"}
+    expect(wanted == found, name, "names in GGUF", wanted ^ found)
+    return architecture
+
+
+# ---- all of a family --------------------------------------------------------------------------------------
+
+
+def check(name, kind, options):
+    config = getattr(transformers, kind + "Config")(**options)
+    folder = name.replace(" ", "_").replace(",", "").lower()
+    model = random_model(config)
+    model.save_pretrained(folder)
+    tokens = greedy(model, [3, 1, 4, 1, 5], 64)
+    with torch.no_grad():
+        theirs = model.double()(torch.tensor([tokens])).logits[0].numpy()
+    model.float()
+    ours = our_logits(folder, tokens)
+    row = {"logits": relative(ours, theirs) if ours is not None else np.inf}
+    expect(row["logits"] <= 1e-5, name, "logits differ by", row["logits"])
+    if ours is not None:
+        expect([int(x) for x in ours[4:-1].argmax(1)] == tokens[5:], name, "greedy text")
+    row.update(check_training(folder, model))
+    check_files(folder, model)
+    row["gguf"] = check_gguf(folder, model)
+    return row
+
+
+def main():
+    torch.manual_seed(1)
+    transformers.utils.logging.disable_progress_bar()
+    only, lines = os.environ.get("FAMILIES"), []
+    for name, (kind, options, features) in FEATURES.items():
+        if only and name not in only.split("|"):
+            continue
+        if not hasattr(transformers, kind + "Config"):
+            print(f"skipped: this transformers has no {kind}")
+            continue
+        row = check(name, kind, options)
+        numbers = [f"{row.get(key, np.inf):.0e}" for key in ("logits", "gradients", "losses")]
+        lines.append(f"| {name} | {features} | {' | '.join(numbers)} | {row['gguf'] or '-'} |")
+        print(lines[-1], flush=True)
+    if TABLE:
+        with open(TABLE, "w") as table:
+            table.write("\n".join(lines) + "\n")
+    return 1 if failures else 0
+
+
+sys.exit(main())
