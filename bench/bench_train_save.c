@@ -137,7 +137,7 @@ static Status run(Comm *world, void *arg) {
     options.async_save = false; // written straight from the state, without a copy
     TRY(measure_disk(&saver, engine, folder));
     options.async_save = true;
-    TRY(saver_take_memory(&saver, engine));
+    TRY(saver_take_memory(&saver, engine, false));
     measure_steps(&saver, engine, &batch);
     saver_close(&saver);
     engine_close(engine);
