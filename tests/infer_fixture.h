@@ -34,6 +34,13 @@ static inline ModelShape fixture_llama(void) {
     return s;
 }
 
+// Windows of 5 tokens in two of three layers, sinks, and a scale and a cap of scores.
+static inline ModelShape fixture_limited(ModelShape s) {
+    s.window = 5, s.window_period = 3, s.window_layers = 3;
+    s.softmax = SOFTMAX_SINKS, s.softmax_scale = 0.7, s.softmax_cap = 2;
+    return s;
+}
+
 // The initial values of a run of this shape, as the trainer makes them, if `plain`; else every weight, bias
 // and norm is drawn.
 typedef struct {

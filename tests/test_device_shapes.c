@@ -77,6 +77,22 @@ static void too_small_workspace(Fixture *b) {
     attention_forward(poor, device_stream(poor), args);
 }
 
+// The third query of a sample sees more than the second.
+static void falling_first_keys(Fixture *b) {
+    int32_t first[] = {0, 1, 0};
+    float qkv[9] = {0}, out[3], stats[3];
+    Device *reference;
+    EXPECT_OK(
+        device_open(&reference, (DeviceOptions){.kind = "reference", .threads = 1, .workspace_bytes = 4096}));
+    attention_forward(reference, device_stream(reference),
+                      (AttentionForward){.qkv = {qkv, 3, 3, F32},
+                                         .first_key = {first, 1, 3, I32},
+                                         .out = {out, 3, 1, F32},
+                                         .stats = {stats, 1, 3, F32},
+                                         .shape = {1, 3, 1, 1, 1, 0}});
+    (void)b;
+}
+
 static void shapes_are_named(void) {
     expect_death(pass_wrong_shape, ERR_BUG, "add: y is [3, 2] f32, wanted [2, 3] f32");
     expect_death(pass_wrong_columns, ERR_BUG, "add: y is [2, 4] f32, wanted [2, 3] f32");
@@ -91,6 +107,7 @@ static void shapes_are_named(void) {
     expect_death(narrow_over_logits, ERR_BUG, "loss_finish: bf16 dlogits over f32 logits");
     expect_death(too_large_to_square, ERR_BUG, "sum_squares: x[0] = -4.5 is above 2^2");
     expect_death(leave_out_tensor, ERR_BUG, "add: y is absent");
+    expect_death(falling_first_keys, ERR_BUG, "attention_forward: the first key of row 2 is 0");
     expect_death(too_small_workspace, ERR_BUG, "attention_forward needs 16384 bytes of workspace");
 }
 

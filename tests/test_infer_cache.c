@@ -91,6 +91,10 @@ static void stories_of(ModelShape shape) {
 
 static void gpt_tells_the_same(void) { stories_of(fixture_gpt()); }
 static void llama_tells_the_same(void) { stories_of(fixture_llama()); }
+static void limited_tell_the_same(void) {
+    stories_of(fixture_limited(fixture_gpt()));
+    stories_of(fixture_limited(fixture_llama()));
+}
 
 // In bf16 a choice between neighbours may fall otherwise, and then all that follows.
 static void expect_like_story(const Story *a, const Story *b, Grid grid) {
@@ -160,6 +164,7 @@ static void on_some_grids(RankMain *law, DType dtype) {
     for (int i = 0; i < 8; i++) {
         if (harness_short() && __builtin_parity((unsigned)i)) continue;
         FixtureRun run = {.shape = i & 1 ? fixture_llama() : fixture_gpt()};
+        if (i % 3 == 0) run.shape = fixture_limited(run.shape);
         run.spec = fixture_spec(i & 2 ? 2 : 1, i & 2 ? 2 : 1, dtype, i & 4);
         EXPECT_OK(fixture_launch(&run, law));
     }
@@ -295,6 +300,7 @@ static void damage_on_one_rank(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"gpt_tells_the_same", gpt_tells_the_same},
                                       {"llama_tells_the_same", llama_tells_the_same},
+                                      {"limited_tell_the_same", limited_tell_the_same},
                                       {"narrow_types_tell_alike", narrow_types_tell_alike},
                                       {"a_checking_device_agrees", a_checking_device_agrees},
                                       {"pieces_do_not_show", pieces_do_not_show},

@@ -236,4 +236,23 @@ for grid in "2 --tp 2" "2 --pp 2" "2" "4 --tp 2 --pp 2" "8 --tp 2 --pp 2" "4 --p
     fi
 done
 
+# ---- documents -------------------------------------------------------------------------------------------
+documents=(--reset-attention-mask --reset-position-ids --eod-mask-loss --calculate-per-token-loss)
+run_documents() { train documents "${no_evaluation[@]}" --train-iters 5 "${documents[@]}"; }
+for option in --reset-attention-mask --reset-position-ids --calculate-per-token-loss; do
+    if check "$option changes the loss of documents"; then
+        need run_documents
+        train "without $option" "${no_evaluation[@]}" --train-iters 5 "${documents[@]/$option/--eod-mask-loss}"
+        [[ $(metric lm_loss documents) != "$(metric lm_loss "without $option")" ]] || complain "$option changes nothing"
+    fi
+done
+for grid in "2 --tp 2" "2 --tp 2 --sequence-parallel" "4 --pp 4" "2" "4 --tp 2 --pp 2" "4 --pp 2 --vp 2"; do
+    if check "grids have the same loss of documents: $grid"; then
+        need run_documents
+        # shellcheck disable=SC2086 # several words
+        train "documents $grid" "${no_evaluation[@]}" --train-iters 5 "${documents[@]}" --ranks $grid
+        expect_close documents "documents $grid"
+    fi
+done
+
 finish

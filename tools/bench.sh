@@ -5,7 +5,7 @@
 # shellcheck source=tools/bench_instructions.sh
 source tools/bench_instructions.sh
 
-bench_parts=(ops steps scaling growth predictions others)
+bench_parts=(ops steps scaling growth documents predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
@@ -14,6 +14,7 @@ bench_usage() {
                             steps         training steps of GPT-2 124M; ten minutes
                             scaling       two ranks of one thread against one rank of two; half an hour
                             growth        the cost of a token as a model grows, and the planner's word; ten minutes
+                            documents     the cost of a token with short documents and windows; three minutes
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
@@ -33,7 +34,7 @@ bench() {
     mkdir -p build/bench-results
     case ${1:-} in help | -h | --help) bench_usage && return ;; esac
     quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
-        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report
+        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report bench_train_documents
     bench_machine=$(build/bench/bench_report name)
     [[ $# -gt 0 ]] || set -- "${bench_parts[@]}"
     for part in "$@"; do
@@ -52,6 +53,7 @@ bench_part() {
     ops) bench_device "$@" ;;
     steps | scaling) bench_steps "$name" "$@" ;;
     growth) bench_growth bench_plan_growth growth ;;
+    documents) bench_documents ;;
     predictions) bench_growth bench_plan_cpu predictions ;;
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
@@ -96,6 +98,11 @@ bench_growth() {
     fi
     say "" "Training steps against their predictions: $2"
     "build/bench/$1" build/trireme build/this-machine.yaml --json "$(result_of "$2")"
+}
+
+bench_documents() {
+    say "" "The cost of a token with documents and windows"
+    build/bench/bench_train_documents --json "$(result_of documents)"
 }
 
 bench_others() {

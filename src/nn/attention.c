@@ -230,18 +230,10 @@ static ParamCount parameters(const ModelShape *s) {
         .whole = branch_norm_parameters(s) + (model_has_proj_bias(s) ? h : 0) + qk_norm_parameters(s, false)};
 }
 
-// The mean over the layers of the share of the causal scores that their windows leave.
-static double visible_share(const ModelShape *s) {
-    double sum = 0;
-    for (int layer = 0; layer < s->layers; layer++)
-        sum += attention_visible_share(model_window(s, layer), 0, s->sequence);
-    return s->window && s->layers ? sum / s->layers : 1;
-}
-
 // Two for each weight, and Q K^T and P V in full, but for what windows hide. Documents count as one.
 static double flops(const ModelShape *s) {
     double width = (double)s->heads * s->head_size;
-    return 2 * s->hidden * ((double)qkv_width(s) + width) + 4 * s->sequence * width * visible_share(s);
+    return 2 * s->hidden * ((double)qkv_width(s) + width) + 4 * s->sequence * width * model_visible_share(s);
 }
 
 // The published terms assume 16 bits; in another element type those of activations grow with it, masks do not.

@@ -1,5 +1,6 @@
 // Computes what depends on a model's sizes alone: padding, defaults, rotary frequencies.
 #include "nn/shape.h"
+#include "device/ops.h"
 #include <math.h>
 
 int padded_vocabulary(int vocabulary, int divisor, int tp) {
@@ -28,8 +29,12 @@ int model_window(const ModelShape *s, int layer) {
     return !s->window_period || s->window_layers >> layer % s->window_period & 1 ? s->window : 0;
 }
 
-double model_softmax_scale(const ModelShape *s) {
-    return s->softmax_scale > 0 ? s->softmax_scale : 1 / sqrt(s->head_size);
+double model_visible_share(const ModelShape *s) {
+    double sum = 0;
+    if (!s->window || !s->layers) return 1;
+    for (int layer = 0; layer < s->layers; layer++)
+        sum += attention_visible_share(model_window(s, layer), 0, s->sequence);
+    return sum / s->layers;
 }
 
 // ---- rotary positions -----------------------------------------------------------------------------------

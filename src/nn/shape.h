@@ -111,8 +111,9 @@ bool model_has_post_norm(const ModelShape *shape);
 bool model_layer_rotates(const ModelShape *shape, int layer);
 // The window of a layer: how many keys a query sees, its own included. 0: all.
 int model_window(const ModelShape *shape, int layer);
-double model_softmax_scale(const ModelShape *shape); // the factor of scores
-int model_rotary_columns(const ModelShape *shape);   // R
+// The mean over the layers of the share of the causal scores that their windows leave.
+double model_visible_share(const ModelShape *shape);
+int model_rotary_columns(const ModelShape *shape); // R
 // Returns the frequency of column i of a head, 0 <= i < R/2: position s turns columns i and R/2 + i by the angle
 // s * frequency. Every table of rotary positions is made with it. `local`: in the layers with a window.
 double model_rotary_frequency(const ModelShape *shape, int i, bool local);
@@ -131,9 +132,10 @@ ParamCount model_embedding_parameters(const ModelShape *shape, int table_rows);
 ParamCount model_head_parameters(const ModelShape *shape, int table_rows);
 // Returns the parameters of the model without padding; a tied table counts once.
 int64_t model_parameters(const ModelShape *shape);
-// Returns the model FLOPs of one iteration over `samples` sequences, with attention in full and without recomputation:
+// Returns the model FLOPs of one iteration over `samples` sequences, without recomputation and with attention in full:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
-// plus attention. V is `table_rows`, the rows of the word table.
+// plus attention. V is `table_rows`, the rows of the word table. Windows take off the share of the causal scores that
+// they hide; documents of a sample count as one.
 double model_flops(const ModelShape *shape, int table_rows, double samples);
 
 // One kind of tensor that a layer keeps of a microbatch from its forward to its backward, in bytes of one rank.

@@ -1,5 +1,6 @@
 // Records the operations and messages that the trainer executes for each part of a model.
 #include "plan/plan.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,8 +113,14 @@ static Status check_cuts(const ModelShape *model, const ParallelConfig *c) {
     return OK;
 }
 
+// The layer that stands for all has the window that leaves the mean of their scores: w S - w (w - 1) / 2 of the
+// S (S + 1) / 2 causal ones.
 static ModelShape one_layer(const ModelShape *model) {
     ModelShape shape = *model;
+    double s = model->sequence,
+           root = (2 * s + 1) * (2 * s + 1) - 4 * model_visible_share(model) * s * (s + 1);
+    if (model->window_period) shape.window = (int)lround((2 * s + 1 - sqrt(root)) / 2);
+    shape.window_period = 0;
     shape.layers = 1;
     return shape;
 }

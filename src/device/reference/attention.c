@@ -155,7 +155,17 @@ static void head_forward(const Head *head, const AttentionForward *p, double *ro
     }
 }
 
+// Other backends leave out whole blocks by what the first keys promise.
+static void check_first_keys(const AttentionForward *p) {
+    const int32_t *keys = p->first_key.data;
+    int64_t batch = p->shape.batch;
+    for (int64_t i = 0; keys && i < batch * p->shape.sequence; i++)
+        CHECK(keys[i] >= (i < batch ? 0 : keys[i - batch]) && keys[i] <= i / batch,
+              "attention_forward: the first key of row %lld is %d", (long long)i, keys[i]);
+}
+
 void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
+    check_first_keys(p);
     Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h++) head_forward(&head, p, exec->workspace);
