@@ -50,6 +50,35 @@ void run_limit_attention(EngineSpec *spec) {
     s->softmax = SOFTMAX_SINKS, s->softmax_scale = 0.5, s->softmax_cap = 1.5;
 }
 
+static void make_sandwich(ModelShape *s) {
+    s->activation = ACTIVATION_GEGLU, s->norm_place = NORM_SANDWICH, s->norm_offset = true;
+    s->qk_norm = QK_NORM_HEAD, s->untied = false;
+    s->embedding_multiplier = 5.5f, s->logit_cap = 3, s->softmax_cap = 5, s->softmax_scale = 0.4;
+    s->window = 5, s->window_period = 3, s->window_layers = 3;
+    s->rotary_base_local = 500, s->no_rope_freq = 4;
+}
+
+static void make_parallel(ModelShape *s) {
+    s->activation = ACTIVATION_RELU_SQUARED, s->rms_norm = false, s->parallel_block = true;
+    s->rotary_columns = 2, s->qkv_bias = true;
+    s->residual_multiplier = 0.4f, s->logits_scaling = 2;
+}
+
+static void make_post(ModelShape *s) {
+    s->norm_place = NORM_POST, s->qk_norm = QK_NORM_ALL;
+    s->rope = (Rope){.kind = ROPE_YARN, .factor = 4, .low = 1, .high = 32, .original = 8};
+}
+
+const char *const run_model_names[NUM_RUN_MODELS] = {"gpt", "llama", "sandwich", "parallel", "post"};
+
+void run_make_model(EngineSpec *spec, RunModel model) {
+    if (model == RUN_GPT) return;
+    run_make_llama(spec);
+    if (model == RUN_SANDWICH) make_sandwich(&spec->shape);
+    if (model == RUN_PARALLEL) make_parallel(&spec->shape);
+    if (model == RUN_POST) make_post(&spec->shape);
+}
+
 int32_t run_token(int64_t sample, int64_t position, int vocabulary) {
     uint32_t word = rng_word(rng_key(1234, "tokens", 0), (uint64_t)sample, (uint64_t)position);
     return (int32_t)(word % (uint32_t)vocabulary);

@@ -39,6 +39,12 @@ EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers,
 void run_make_llama(EngineSpec *spec);
 // Gives its attention a window in two of three layers, sinks, a scale and a cap of scores.
 void run_limit_attention(EngineSpec *spec);
+// The models that the laws hold for; the last three are Llamas with the features of other families: norms before and after
+// by 1 + weight, norms of heads, caps, windows of some layers, two bases of rotations, layers without; parallel blocks,
+// LayerNorm, squared ReLU, multipliers; norms after alone, norms of all heads together.
+typedef enum { RUN_GPT, RUN_LLAMA, RUN_SANDWICH, RUN_PARALLEL, RUN_POST, NUM_RUN_MODELS } RunModel;
+extern const char *const run_model_names[NUM_RUN_MODELS];
+void run_make_model(EngineSpec *spec, RunModel model);
 // Token `position` of sample `sample`.
 int32_t run_token(int64_t sample, int64_t position, int vocabulary);
 // The arrays of one step of this rank; freed with run_batch_free.

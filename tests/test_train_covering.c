@@ -54,7 +54,8 @@ typedef enum {
 enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
-    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2, 2, 4, 2};
+    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, NUM_RUN_MODELS,
+                                            2, 2, 2, 2, 3, 2, 2, 2, 4, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -109,7 +110,7 @@ static RunPlan plan_of(const Case *c) {
     spec->mode.microbatch = 1 + l[MICROBATCH_SIZE];
     spec->num_microbatches /= spec->mode.microbatch;
     spec->masked = l[MASKED];
-    if (l[MODEL]) run_make_llama(spec);
+    run_make_model(spec, (RunModel)l[MODEL]);
     if (!l[DROPOUT]) spec->shape.hidden_dropout = spec->shape.attention_dropout = 0;
     if (l[CHECKED]) spec->device = harness_device("check");
     spec->mode.dtype = types[l[PRECISION]];
@@ -140,7 +141,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
              powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
              recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
              l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
-             l[MODEL] ? "llama" : "gpt", l[DROPOUT] ? ", dropout" : "",
+             run_model_names[l[MODEL]], l[DROPOUT] ? ", dropout" : "",
              l[PROBABILITIES] ? ", probabilities kept" : "", l[MICROBATCH_SIZE] ? ", microbatches of 2" : "",
              l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
              l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
@@ -380,7 +381,7 @@ static void compare_grids(int precision, int model) {
 
 // Numbers alone: in the short form, the runs above have taken every path of these.
 static void grids_are_close(void) {
-    for (int model = 0; model < 2; model++)
+    for (int model = 0; model < NUM_RUN_MODELS; model++)
         for (int precision = 0; precision < 3 && !harness_short(); precision++)
             compare_grids(precision, model);
 }

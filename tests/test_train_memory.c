@@ -6,12 +6,17 @@
 #include <string.h>
 
 // Sizes whose tensors all fill whole blocks of an arena, so that sums are exact.
-static EngineSpec even_spec(Grid grid, const char *schedule, int chunks) {
+static EngineSpec even_spec_of(RunModel model, Grid grid, const char *schedule, int chunks) {
     EngineSpec spec = run_spec(grid, schedule, chunks, 8, 8 * grid_along(grid, AXIS_DP));
+    run_make_model(&spec, model);
     spec.shape.hidden = 128, spec.shape.heads = 8, spec.shape.head_size = 16, spec.shape.ffn = 512;
     spec.shape.sequence = spec.shape.positions = 64, spec.mode.microbatch = 2;
     spec.mode.dtype = BF16;
     return spec;
+}
+
+static EngineSpec even_spec(Grid grid, const char *schedule, int chunks) {
+    return even_spec_of(RUN_GPT, grid, schedule, chunks);
 }
 
 static EngineMemory measured(const EngineSpec *spec, int rank) {
@@ -38,9 +43,9 @@ static double sbh(const EngineSpec *s) {
 
 // The stage input is the first layer's, in the pool of messages; all else is in the stash.
 static void stash_is_the_sum_of_its_terms(void) {
-    for (int way = 0; way < 32; way++) {
+    for (int way = 0; way < 32 * NUM_RUN_MODELS; way++) {
         int tp = way & 1 ? 2 : 1;
-        EngineSpec spec = even_spec((Grid)GRID(tp, 1, 2), "1f1b", 1);
+        EngineSpec spec = even_spec_of((RunModel)(way / 32), (Grid)GRID(tp, 1, 2), "1f1b", 1);
         spec.mode.sequence_parallel = way & 2 && tp > 1;
         spec.mode.recompute = way & 4 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NOTHING;
         spec.mode.keep_probabilities = way & 8;
