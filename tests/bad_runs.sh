@@ -111,6 +111,22 @@ check "a line that is no JSON is named" expect 65 "bad.jsonl:2" "${preprocess[@]
 for i in $(seq 200); do printf 'caf\xc3\xa9 \xff\xfe\x80 %d latin \xe9t\xe9\n' "$i"; done >latin.txt
 check "text that is not UTF-8 is taken" \
     expect 0 "latin: 1 documents" "$trireme" preprocess --input latin.txt --output-prefix latin --vocab-size 300
+chat=("$trireme" prepare-chat --seq-length 64 --tokenizer-model corpus.tokenizer.json --chat-template alpaca --input)
+printf '{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "user", "content": "a"}]}\n' >chats.jsonl
+check "a conversation without an answer is named" \
+    expect 65 "chats.jsonl:2: a conversation without an answer" "${chat[@]}" chats.jsonl --output-prefix chats
+check "such a conversation is left out" \
+    expect 0 "left out 1 bad lines" "${chat[@]}" chats.jsonl --output-prefix chats --skip-bad-lines
+check "a preview marks what is trained" \
+    expect 0 $'\xe2\x9f\xa6b\xc2\xb7<|endoftext|>\xe2\x9f\xa7' "${chat[@]}" chats.jsonl --preview 1 --skip-bad-lines
+check "a conversation needs room" \
+    expect 65 "chats.jsonl:1: a conversation of " "${chat[@]}" chats.jsonl --output-prefix small --seq-length 4
+check "conversations need a tokenizer" expect 64 "--tokenizer-model FOLDER" "$trireme" prepare-chat --input chats.jsonl
+check "conversations need a place" expect 64 "--output-prefix PREFIX, or --preview N" "${chat[@]}" chats.jsonl
+check "a template has to suit the tokenizer" \
+    expect 78 "the vocabulary has no token <|im_start|>" "${chat[@]}" chats.jsonl --preview 1 --chat-template chatml
+check "text is no data set of conversations" \
+    expect 66 "corpus is no data set of conversations" "${run[@]}" --sft
 check "a missing data set is named" \
     expect 66 "nowhere" "$trireme" train --data-path nowhere "${model[@]}" --train-iters 1
 cp corpus.bin bare.bin && cp corpus.idx bare.idx

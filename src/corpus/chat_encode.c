@@ -92,7 +92,7 @@ static bool is_special(const Tokenizer *t, int32_t id) {
     return type == TOKEN_CONTROL || type == TOKEN_USER_DEFINED;
 }
 
-// The bytes of the control token of SentencePiece that stands at `text`, and its id; 0: there is none.
+// The bytes of the token that begins or ends a text where it stands at `text`, and its id; 0: there is none.
 static size_t control_at(const Tokenizer *t, const char *text, size_t size, int32_t *id) {
     const int ids[] = {tokenizer_bos(t), tokenizer_eod(t)};
     for (int i = 0; i < 2; i++) {
@@ -104,11 +104,11 @@ static size_t control_at(const Tokenizer *t, const char *text, size_t size, int3
     return 0;
 }
 
-// SentencePiece takes <s> in a text for characters. Here, as in transformers, it is the token, and what is between two
+// Some tokenizers take <s> in a text for characters. Here, as in transformers, it is the token, and what is between two
 // of them is encoded by itself.
 static Status encode(ChatWorker *w, const char *text, size_t size, TokenList *out) {
     const Tokenizer *t = w->format->tokenizer;
-    if (tokenizer_kind(t) != TOKENIZER_SENTENCEPIECE) return encoder_encode(w->encoder, text, size, out);
+    if (!w->format->splits) return encoder_encode(w->encoder, text, size, out);
     size_t start = 0, length;
     int32_t id;
     for (size_t at = 0; at < size; at += length ? length : 1) {

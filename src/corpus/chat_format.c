@@ -133,6 +133,17 @@ static Status check_added(const ChatFormat *f, const char *folder, Text *path) {
     return status;
 }
 
+// Whether the tokenizer makes other tokens of the spelling of this one.
+static Status is_characters(const Tokenizer *t, int token, bool *characters) {
+    TokenList ids = {0};
+    if (token < 0) return OK;
+    const char *spelling = tokenizer_spelling(t, token);
+    Status status = tokenizer_encode(t, spelling, strlen(spelling), &ids);
+    if (ids.count != 1 || ids.ids[0] != token) *characters = true;
+    token_list_free(&ids);
+    return status;
+}
+
 Status chat_format_open(ChatFormat *f, const Tokenizer *tokenizer, const char *folder, const char *named) {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     int64_t now;
@@ -143,6 +154,8 @@ Status chat_format_open(ChatFormat *f, const Tokenizer *tokenizer, const char *f
     if (status == OK) status = named ? open_named(f, named) : open_own(f, folder, &path);
     if (status == OK) status = check_vocabulary(f, folder, &path);
     if (status == OK) status = check_added(f, folder, &path);
+    if (status == OK) status = is_characters(tokenizer, tokenizer_bos(tokenizer), &f->splits);
+    if (status == OK) status = is_characters(tokenizer, tokenizer_eod(tokenizer), &f->splits);
     text_free(&path);
     if (status != OK) chat_format_close(f);
     return status;

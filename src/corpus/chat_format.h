@@ -21,6 +21,8 @@ typedef struct {
     TokenizerUse use;
     time_t now;
     bool last_answer_only;
+    bool
+        splits; // the tokenizer takes the tokens that begin and end a text for characters where they are in one
 } ChatFormat;
 
 // Opens the template: of `named`, a file or the name of a built-in one, or where that is NULL the model's own, in the
