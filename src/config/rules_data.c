@@ -218,9 +218,21 @@ static Status check_files_differ(Options *o) {
     return OK;
 }
 
-Rule *const data_rules[] = {check_blends,       check_one_tokenizer,      resolve_split,
-                            resolve_evaluation, check_checkpoint_folders, check_skipped_samples,
-                            check_rewinds,      check_files_differ,       NULL};
+static Status check_conversations(Options *o) {
+    if (!o->sft) return OK;
+    if (o->mock_data)
+        return fail(ERR_CONFIG,
+                    "--sft trains on conversations, which --mock-data does not make: leave one of them out");
+    if (o->eod_mask_loss)
+        return fail(ERR_CONFIG, "--sft has a loss mask of its own: leave --eod-mask-loss out");
+    return OK;
+}
+
+Rule *const data_rules[] = {check_conversations,   check_blends,
+                            check_one_tokenizer,   resolve_split,
+                            resolve_evaluation,    check_checkpoint_folders,
+                            check_skipped_samples, check_rewinds,
+                            check_files_differ,    NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 
@@ -231,16 +243,6 @@ bool options_have_null_tokenizer(const Options *o) {
 bool names_tokenizer_files(const Options *o) {
     bool has_data = names_data(o) && !o->mock_data;
     return has_data || o->tokenizer_model || o->vocab_file || o->merge_file;
-}
-
-static Status check_conversations(Options *o) {
-    if (!o->sft) return OK;
-    if (o->mock_data)
-        return fail(ERR_CONFIG,
-                    "--sft trains on conversations, which --mock-data does not make: leave one of them out");
-    if (o->eod_mask_loss)
-        return fail(ERR_CONFIG, "--sft has a loss mask of its own: leave --eod-mask-loss out");
-    return OK;
 }
 
 const char *needs_end_token(const Options *o) {
