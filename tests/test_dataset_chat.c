@@ -74,7 +74,6 @@ static void samples_are_documents(void) {
     EXPECT_OK(gpt_dataset_open_source(&set, &source));
     EXPECT(gpt_dataset_num_samples(set) == SAMPLES * EPOCHS && gpt_dataset_num_epochs(set) == EPOCHS,
            "samples");
-    EXPECT(gpt_dataset_most_conversations(set) == 3, "%d", gpt_dataset_most_conversations(set));
     int seen[SAMPLES] = {0}, order[SAMPLES * EPOCHS];
     double sum = 0;
     for (int s = 0; s + BATCH <= SAMPLES * EPOCHS; s += BATCH) {
@@ -90,11 +89,7 @@ static void samples_are_documents(void) {
             expect_sample(i, tokens + j, labels + j, mask + j, starts + j, BATCH);
             seen[i]++;
         }
-        double counted, step = 0;
-        for (int k = 0; k < LENGTH * BATCH; k++) step += (double)mask[k];
-        EXPECT_OK(batch_trained(set, s, BATCH, &counted));
-        EXPECT(counted == step, "%g labels are counted, %g are trained", counted, step);
-        sum += step;
+        for (int k = 0; k < LENGTH * BATCH; k++) sum += (double)mask[k];
     }
     int shuffled = 0;
     for (int i = 0; i < SAMPLES; i++) shuffled += order[i] != order[SAMPLES + i];

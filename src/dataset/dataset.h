@@ -177,7 +177,3 @@ Status batch_fill_mask(const GptDataset *set, BatchPlace place, float *mask);
 // Fills starts [S, B]: the place in the sample, from 0, at which the conversation of each token begins; padding is a
 // conversation of its own. What is before is not to be attended to.
 void batch_fill_starts(const GptDataset *set, BatchPlace place, int32_t *starts);
-// Counts the labels that are trained among samples [consumed, consumed + samples) of the order, those of a step.
-Status batch_trained(const GptDataset *set, int64_t consumed, int64_t samples, double *trained);
-// Returns the most conversations that any sample has; 0 for other data sets.
-int gpt_dataset_most_conversations(const GptDataset *set);

@@ -359,28 +359,3 @@ void batch_fill_starts(const GptDataset *set, BatchPlace p, int32_t *starts) {
         while (at < set->seq_length) out[(size_t)at++ * (size_t)p.micro_batch] = begin;
     }
 }
-
-Status batch_trained(const GptDataset *set, int64_t consumed, int64_t samples, double *trained) {
-    float *mask = malloc((size_t)set->seq_length * sizeof *mask);
-    if (!mask) return fail(ERR_OS, "no memory for a loss mask");
-    Status status = OK;
-    *trained = 0;
-    for (int64_t i = 0; i < samples && status == OK; i++) {
-        status = gather_mask(set, sample_at(set, consumed + i), mask, 1);
-        for (int s = 0; s < set->seq_length && status == OK; s++) *trained += (double)mask[s];
-    }
-    free(mask);
-    return status;
-}
-
-int gpt_dataset_most_conversations(const GptDataset *set) {
-    int most = 0;
-    for (int k = 0; k < set->num_members && set->conversations; k++) {
-        const GptIndex *index = &set->members[k].index;
-        for (int64_t i = 0; i + 1 < index->arrays.items[1].rows; i++) {
-            int64_t count = chat_index_end(index, i) - gpt_index_start(index, i).position;
-            if (count > most) most = (int)count;
-        }
-    }
-    return most;
-}

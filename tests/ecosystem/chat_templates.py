@@ -9,12 +9,13 @@ import glob
 import json
 import os
 import random
-import struct
 import subprocess
 import sys
 
+from byte_fallback import byte_fallback_json
+from indexed import read_set
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaTokenizerFast, PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -107,24 +108,6 @@ def make_tokenizer(folder):
 
 # ---- what was written ---------------------------------------------------------------------------------------------------
 
-def read_set(prefix):
-    """The documents of an indexed data set, each a list of sequences."""
-    with open(prefix + ".idx", "rb") as file:
-        index = file.read()
-    width = {4: "i", 8: "H"}[index[17]]
-    count, documents = struct.unpack_from("<QQ", index, 18)
-    lengths = struct.unpack_from(f"<{count}i", index, 34)
-    bounds = struct.unpack_from(f"<{documents}q", index, 34 + 12 * count)
-    with open(prefix + ".bin", "rb") as file:
-        data = file.read()
-    tokens = struct.unpack(f"<{sum(lengths)}{width}", data)
-    at, sequences = 0, []
-    for length in lengths:
-        sequences.append(list(tokens[at:at + length]))
-        at += length
-    return [sequences[a:b] for a, b in zip(bounds, bounds[1:])]
-
-
 def prepare(rows, name, *options):
     with open(f"{name}.jsonl", "w") as file:
         for row in rows:
@@ -182,6 +165,29 @@ def check_prefixes(fast, folder, name, source):
     print(f"  {name} without marks: the same masks")
 
 
+def check_sentencepiece(sources):
+    """A folder as Llama 2 comes, whose tokenizer.model is read: <s> and </s> in the text are tokens."""
+    import sentencepiece
+    folder, dice = "llama2-chat", random.Random(2)
+    os.mkdir(folder)
+    lines = [some_text(dice).replace("\n", " ").replace("\r", " ") for _ in range(3000)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=f"{folder}/tokenizer", vocab_size=700, model_type="bpe", byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
+        hard_vocab_limit=False, minloglevel=2)
+    byte_fallback_json(f"{folder}/tokenizer.model", f"{folder}/tokenizer.json")
+    fast = LlamaTokenizerFast(f"{folder}/tokenizer.model", f"{folder}/tokenizer.json", legacy=True)
+    for name in ["mistral", "zephyr", "alpaca"]:
+        rows = [conversation(dice, False) for _ in range(CONVERSATIONS)]
+        fast.chat_template = sources[name]
+        fast.save_pretrained(folder)
+        tokens, masks = prepare(rows, "llama2", "--tokenizer-model", folder, "--no-pack")
+        for row, ours, mask in zip(rows, tokens, masks):
+            ids, their_mask = expected(fast, row)
+            assert ours == [ids] and mask == [their_mask], f"{name}: {row}\n{ours}\n{ids}"
+        print(f"  {name} by SentencePiece: tokens and masks of {CONVERSATIONS} conversations")
+
+
 def check_all():
     os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
     folder = "chat-tokenizer"
@@ -195,6 +201,7 @@ def check_all():
         check_template(fast, folder, name, source)
     for name in ["chatml", "llama3", "phi3", "zephyr"]:
         check_prefixes(fast, folder, name, sources[name])
+    check_sentencepiece(sources)
 
 
 golden_cases(f"{HERE}/../golden/templates.jsonl")

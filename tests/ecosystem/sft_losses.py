@@ -1,10 +1,12 @@
 """Training on conversations: 50 losses of trireme are those of a loop in PyTorch, within 1e-4.
 
 A Llama with random weights, written by transformers, is trained by `trireme train --sft --finetune` on what `trireme
-prepare-chat` made, and by PyTorch on the tokens and masks of apply_chat_template, in the same order.
+prepare-chat` made, and by PyTorch on the same tokens and masks, those of apply_chat_template, in the same order: each conversation in
+a sample of its own, and packed, where PyTorch computes each by itself.
 
 Usage: sft_losses.py TRIREME
 """
+import copy
 import json
 import os
 import random
@@ -13,6 +15,7 @@ import sys
 
 import numpy
 import torch
+from indexed import read_set
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -54,28 +57,31 @@ def make_model(folder, rows):
     return fast, model
 
 
-def their_losses(fast, model, rows):
+def loss_of(model, samples):
+    """The mean over all trained tokens of a batch; each conversation of a sample is computed by itself."""
+    losses, count = [], 0
+    for tokens, masks in samples:
+        for ids, mask in zip(tokens, masks):
+            logits = model(torch.tensor([ids[:-1]])).logits[0]
+            trained = torch.tensor(mask[1:], dtype=torch.bool)
+            losses.append(torch.nn.functional.cross_entropy(logits[trained], torch.tensor(ids[1:])[trained], reduction="sum"))
+            count += int(trained.sum())
+    return sum(losses) / count
+
+
+def their_losses(model, samples):
     """The order: a shuffle of all samples for each epoch, of one random state."""
-    encoded = [fast.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
-               for row in rows]
+    model = copy.deepcopy(model)
     state = numpy.random.RandomState(SEED)
     order = []
     while len(order) < STEPS * BATCH:
-        epoch = numpy.arange(len(rows))
+        epoch = numpy.arange(len(samples))
         state.shuffle(epoch)
         order += list(epoch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     losses = []
     for step in range(STEPS):
-        batch = [encoded[i] for i in order[step * BATCH:(step + 1) * BATCH]]
-        tokens = torch.zeros(BATCH, LENGTH + 1, dtype=torch.long)
-        labels = torch.full((BATCH, LENGTH + 1), -100)
-        for row, sample in enumerate(batch):
-            ids, mask = sample["input_ids"], sample["assistant_masks"]
-            tokens[row, :len(ids)] = torch.tensor(ids)
-            labels[row, :len(ids)] = torch.tensor([i if m else -100 for i, m in zip(ids, mask)])
-        logits = model(tokens[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))
+        loss = loss_of(model, [samples[i] for i in order[step * BATCH:(step + 1) * BATCH]])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -84,9 +90,9 @@ def their_losses(fast, model, rows):
     return losses
 
 
-def our_losses(name, *options):
+def our_losses(name, data, *options):
     out = subprocess.run(
-        [TRIREME, "train", "--load", "sft-model", "--finetune", "--sft", "--data-path", "sft", "--split", "100,0,0",
+        [TRIREME, "train", "--load", "sft-model", "--finetune", "--sft", "--data-path", data, "--split", "100,0,0",
          "--seq-length", str(LENGTH), "--micro-batch-size", "2", "--global-batch-size", str(BATCH), "--train-iters", str(STEPS),
          "--lr", str(RATE), "--lr-decay-style", "constant", "--weight-decay", "0", "--adam-beta2", "0.95", "--clip-grad", "1",
          "--eval-iters", "0", "--seed", str(SEED), "--metrics", f"{name}.jsonl", *options],
@@ -97,28 +103,42 @@ def our_losses(name, *options):
     return [row["lm_loss"] for row in rows if "lm_loss" in row]
 
 
+def prepare(prefix, *options):
+    subprocess.run([TRIREME, "prepare-chat", "--input", "sft.jsonl", "--tokenizer-model", "sft-model", "--output-prefix", prefix,
+                    "--seq-length", str(LENGTH), "--plain", *options], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+    return list(zip(read_set(prefix), read_set(prefix + "_loss_mask")))
+
+
+def compare(ours, theirs, what):
+    assert len(ours) == len(theirs) == STEPS, (len(ours), len(theirs))
+    worst = max(abs(a - b) for a, b in zip(ours, theirs))
+    assert worst < 1e-4, f"{what}: {worst}\n{ours}\n{theirs}"
+    assert theirs[-1] < theirs[0] / 2, theirs
+    print(f"  {STEPS} losses on {what} are PyTorch's within {worst:.1e}, from {ours[0]:.3f} to {ours[-1]:.3f}")
+
+
 def main():
     rows = conversations()
     fast, model = make_model("sft-model", rows)
     with open("sft.jsonl", "w") as file:
         for row in rows:
             file.write(json.dumps(row) + "\n")
-    subprocess.run([TRIREME, "prepare-chat", "--input", "sft.jsonl", "--tokenizer-model", "sft-model", "--output-prefix", "sft",
-                    "--seq-length", str(LENGTH), "--no-pack", "--plain"], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
-    theirs = their_losses(fast, model, rows)
-    ours = our_losses("one")
-    assert len(ours) == len(theirs) == STEPS, (len(ours), len(theirs))
-    worst = max(abs(a - b) for a, b in zip(ours, theirs))
-    assert worst < 1e-4, f"{worst}\n{ours}\n{theirs}"
-    assert theirs[-1] < theirs[0] / 2, theirs
+    alone = prepare("alone", "--no-pack")
+    for row, (tokens, masks) in zip(rows, alone):
+        out = fast.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        assert tokens == [out["input_ids"]] and masks == [out["assistant_masks"]], row
+    compare(our_losses("one", "alone"), their_losses(model, alone), "conversations")
+    packed = prepare("packed")
+    assert len(packed) < len(alone) * 0.7, (len(packed), len(alone))
+    ours = our_losses("packed", "packed")
+    compare(ours, their_losses(model, packed), "packed conversations")
     # Pipelines change no bit of it, nor do data ranks that are leaves of one tree; cut tensors change the rounding.
-    assert our_losses("pipeline", "--ranks", "2", "--pp", "2") == ours
+    assert our_losses("pipeline", "packed", "--ranks", "2", "--pp", "2") == ours
     leaves = ["--virtual-data-parallel", "2", "--ranks"]
-    assert our_losses("leaves", *leaves, "1") == our_losses("ranks", *leaves, "4", "--pp", "2")
-    cut = our_losses("cut", "--ranks", "2", "--tp", "2")
+    assert our_losses("leaves", "packed", *leaves, "1") == our_losses("ranks", "packed", *leaves, "4", "--pp", "2")
+    cut = our_losses("cut", "packed", "--ranks", "2", "--tp", "2")
     assert max(abs(a - b) for a, b in zip(ours, cut)) < 1e-4
-    print(f"  {STEPS} losses on conversations are PyTorch's within {worst:.1e}, from {ours[0]:.3f} to {ours[-1]:.3f}")
 
 
 main()
