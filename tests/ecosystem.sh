@@ -22,7 +22,8 @@ skip() {
 }
 
 venv=${TRIREME_VENV:-$3/venv}
-if [[ -z ${TRIREME_VENV:-} && ! -e $venv/complete ]]; then
+complete=$venv/complete-$(cksum <<<"${packages[*]}" | cut -d ' ' -f 1) # with these packages
+if [[ -z ${TRIREME_VENV:-} && ! -e $complete ]]; then
     /usr/bin/python3 -c 'import torch, ensurepip' 2>/dev/null || skip "python3-torch and python3-venv are not installed"
     rm -rf "$venv"
     mkdir -p "$venv"
@@ -30,7 +31,7 @@ if [[ -z ${TRIREME_VENV:-} && ! -e $venv/complete ]]; then
     /usr/bin/python3 -m venv --system-site-packages "$venv" >"$log" 2>&1 || skip "no virtual environment: $(tail -1 "$log")"
     timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
         "${packages[@]}" >>"$log" 2>&1 || skip "packages of the Python index: $(tail -1 "$log")"
-    touch "$venv/complete"
+    touch "$complete"
 fi
 
 folder=$(mktemp -d)
