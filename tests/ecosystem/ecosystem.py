@@ -17,13 +17,12 @@ import os
 import subprocess
 import sys
 
-sys.path.pop(0)  # a program beside this one has a library's name
 import gguf
 import numpy as np
 import torch
 import transformers
-from gguf.quants import dequantize
 from byte_fallback import byte_fallback_json
+from gguf.quants import dequantize
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig
 
 TRIREME, PRINT_LOGITS = sys.argv[1:3]
