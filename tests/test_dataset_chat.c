@@ -99,6 +99,31 @@ static void samples_are_documents(void) {
     gpt_dataset_close(set);
 }
 
+// A mask that is read in several blocks.
+static void long_conversations_have_masks(void) {
+    enum { LONG = 2500 };
+    IndexedWriter *writers[2];
+    EXPECT_OK(indexed_writer_open(&writers[0], harness_path("long"), VOCABULARY));
+    EXPECT_OK(indexed_writer_open(&writers[1], harness_path("long_loss_mask"), 2));
+    for (int w = 0; w < 2; w++) {
+        for (int32_t k = 0; k < LONG; k++)
+            EXPECT_OK(indexed_writer_extend(writers[w], &(int32_t){w ? k % 7 == 0 : k % 900}, 1));
+        EXPECT_OK(indexed_writer_end_document(writers[w], -1));
+        EXPECT_OK(indexed_writer_finish(writers[w]));
+        indexed_writer_close(writers[w]);
+    }
+    const char *words[] = {harness_path("long")};
+    GptSource source = source_of(words, 1);
+    source.seq_length = LONG + 3;
+    GptDataset *set;
+    float mask[LONG + 3];
+    EXPECT_OK(gpt_dataset_open_source(&set, &source));
+    EXPECT_OK(batch_fill_mask(set, (BatchPlace){.micro_batch = 1, .leaves = 1}, mask));
+    for (int s = 0; s < LONG + 3; s++)
+        EXPECT(mask[s] == (float)(s + 1 < LONG && (s + 1) % 7 == 0), "label %d", s);
+    gpt_dataset_close(set);
+}
+
 static void a_cache_changes_nothing(void) {
     write_both("cached", SAMPLES, 0);
     const char *words[] = {harness_path("cached")};
@@ -149,6 +174,7 @@ static void what_does_not_fit_is_refused(void) {
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"samples_are_documents", samples_are_documents},
+                                      {"long_conversations_have_masks", long_conversations_have_masks},
                                       {"a_cache_changes_nothing", a_cache_changes_nothing},
                                       {"what_does_not_fit_is_refused", what_does_not_fit_is_refused},
                                       {0}},

@@ -172,7 +172,7 @@ void gpt_dataset_skip(GptDataset *set, const Ranges *skipped);
 Status batch_fill(const GptDataset *set, BatchPlace place, int32_t *tokens, int32_t *labels);
 
 // Of data sets of conversations (GptSource.conversations).
-// Fills mask [S, B]: 1 where the label of batch_fill is trained, else 0. Fails with ERR_DATA and ERR_OS.
+// Fills mask [S, B]: 1 where the label of batch_fill is trained, else 0. Fails with ERR_DATA. Allocates nothing.
 Status batch_fill_mask(const GptDataset *set, BatchPlace place, float *mask);
 // Fills starts [S, B]: the place in the sample, from 0, at which the conversation of each token begins; padding is a
 // conversation of its own. What is before is not to be attended to.

@@ -322,23 +322,27 @@ Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t 
 
 // ---- Conversations ----------------------------------------------------------------------------------------
 
-// Sets out[0], out[stride], ... to 1 where the label of sample's token s is trained, else to 0. The first token of a
-// conversation never is: what is before it belongs to another.
+// Sets out[0], out[stride], ... to 1 where a token of the piece is trained, else to 0. The first token of a conversation
+// never is: what is before it belongs to another.
+static Status read_mask(const IndexedDataset *mask, SamplePiece piece, float *out, size_t stride) {
+    enum { BLOCK = 1024 };
+    int32_t values[BLOCK];
+    for (int64_t at = 0, count; at < piece.count; at += count) {
+        count = piece.count - at < BLOCK ? piece.count - at : BLOCK;
+        TRY(indexed_dataset_read(mask, piece.sequence, piece.offset + at, count, values, 1));
+        for (int64_t i = 0; i < count; i++)
+            out[(size_t)(at + i) * stride] = piece.offset + at + i > 0 && values[i] ? 1.0F : 0.0F;
+    }
+    return OK;
+}
+
+// The same for the labels of a sample. Those behind it are not trained.
 static Status gather_mask(const GptDataset *set, int64_t sample, float *out, size_t stride) {
     Walk walk = walk_sample(set, sample, 1, set->seq_length);
-    SamplePiece piece;
-    int32_t *values = malloc((size_t)set->seq_length * sizeof *values);
-    if (!values) return fail(ERR_OS, "no memory for a loss mask");
-    Status status = OK;
-    while (status == OK && walk_next(&walk, &piece)) {
-        status =
-            indexed_dataset_read(walk.member->mask, piece.sequence, piece.offset, piece.count, values, 1);
-        for (int64_t i = 0; i < piece.count && status == OK; i++, out += stride)
-            *out = piece.offset + i > 0 && values[i] ? 1.0F : 0.0F;
-    }
+    for (SamplePiece piece; walk_next(&walk, &piece); out += (size_t)piece.count * stride)
+        TRY(read_mask(walk.member->mask, piece, out, stride));
     for (int64_t i = 0; i < walk.left; i++) out[(size_t)i * stride] = 0;
-    free(values);
-    return status;
+    return OK;
 }
 
 Status batch_fill_mask(const GptDataset *set, BatchPlace p, float *mask) {
