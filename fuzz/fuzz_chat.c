@@ -1,5 +1,5 @@
-// A line of a conversation, in any of its shapes. Laws: what is accepted is a list of messages, each with a role that is
-// known, and one of them an answer; it is accepted again as messages, the same ones.
+// A line of a conversation, in any of its shapes. Laws: what is accepted is a list of messages, each with a role that
+// is known, and one of them an answer; it is accepted again as messages, the same ones.
 #include "corpus/chat_messages.h"
 #include "fuzz.h"
 #include <string.h>

@@ -322,8 +322,8 @@ Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t 
 
 // ---- Conversations ----------------------------------------------------------------------------------------
 
-// Sets out[0], out[stride], ... to 1 where a token of the piece is trained, else to 0. The first token of a conversation
-// never is: what is before it belongs to another.
+// Sets out[0], out[stride], ... to 1 where a token of the piece is trained, else to 0. The first token of a
+// conversation never is: what is before it belongs to another.
 static Status read_mask(const IndexedDataset *mask, SamplePiece piece, float *out, size_t stride) {
     enum { BLOCK = 1024 };
     int32_t values[BLOCK];

@@ -1,6 +1,6 @@
 """Training on conversations: 50 losses of trireme are those of a loop in PyTorch, within 1e-4.
 
-A Llama with random weights, written by transformers, is trained by `trireme train --sft --finetune` on what `trireme
+A Llama and a GPT-2 with random weights, written by transformers, are trained by `trireme train --sft --finetune` on what `trireme
 prepare-chat` made, and by PyTorch on the same tokens and masks, those of apply_chat_template, in the same order: each conversation in
 a sample of its own, and packed, where PyTorch computes each by itself.
 
@@ -17,7 +17,7 @@ import numpy
 import torch
 from indexed import read_set
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 TRIREME = os.path.abspath(sys.argv[1])
 STEPS, BATCH, LENGTH, SEED, RATE = 50, 8, 95, 1234, 1e-3
@@ -38,7 +38,7 @@ def conversations():
     return rows
 
 
-def make_model(folder, rows):
+def make_tokenizer(folder, rows):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,12 +49,20 @@ def make_model(folder, rows):
     fast.chat_template = subprocess.run([TRIREME, "prepare-chat", "--chat-template", "chatml", "--print-template"],
                                         check=True, stdout=subprocess.PIPE, text=True).stdout
     fast.save_pretrained(folder)
+    return fast
+
+
+def llama(vocabulary):
     torch.manual_seed(SEED)
-    config = LlamaConfig(vocab_size=len(fast), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-                         num_attention_heads=4, max_position_embeddings=128, initializer_range=0.1)
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(folder)
-    return fast, model
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                                        num_attention_heads=4, max_position_embeddings=128, initializer_range=0.1))
+
+
+def gpt2(vocabulary):
+    """Its positions are a table, so that they show whether they begin anew."""
+    torch.manual_seed(SEED)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0,
+                                      embd_pdrop=0, attn_pdrop=0, initializer_range=0.1))
 
 
 def loss_of(model, samples):
@@ -90,9 +98,9 @@ def their_losses(model, samples):
     return losses
 
 
-def our_losses(name, data, *options):
+def our_losses(name, folder, data, *options):
     out = subprocess.run(
-        [TRIREME, "train", "--load", "sft-model", "--finetune", "--sft", "--data-path", data, "--split", "100,0,0",
+        [TRIREME, "train", "--load", folder, "--finetune", "--sft", "--data-path", data, "--split", "100,0,0",
          "--seq-length", str(LENGTH), "--micro-batch-size", "2", "--global-batch-size", str(BATCH), "--train-iters", str(STEPS),
          "--lr", str(RATE), "--lr-decay-style", "constant", "--weight-decay", "0", "--adam-beta2", "0.95", "--clip-grad", "1",
          "--eval-iters", "0", "--seed", str(SEED), "--metrics", f"{name}.jsonl", *options],
@@ -104,7 +112,7 @@ def our_losses(name, data, *options):
 
 
 def prepare(prefix, *options):
-    subprocess.run([TRIREME, "prepare-chat", "--input", "sft.jsonl", "--tokenizer-model", "sft-model", "--output-prefix", prefix,
+    subprocess.run([TRIREME, "prepare-chat", "--input", "sft.jsonl", "--tokenizer-model", "sft-tokenizer", "--output-prefix", prefix,
                     "--seq-length", str(LENGTH), "--plain", *options], check=True, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL)
     return list(zip(read_set(prefix), read_set(prefix + "_loss_mask")))
@@ -120,7 +128,9 @@ def compare(ours, theirs, what):
 
 def main():
     rows = conversations()
-    fast, model = make_model("sft-model", rows)
+    fast = make_tokenizer("sft-tokenizer", rows)
+    model = llama(len(fast))
+    model.save_pretrained("llama")
     with open("sft.jsonl", "w") as file:
         for row in rows:
             file.write(json.dumps(row) + "\n")
@@ -128,17 +138,21 @@ def main():
     for row, (tokens, masks) in zip(rows, alone):
         out = fast.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
         assert tokens == [out["input_ids"]] and masks == [out["assistant_masks"]], row
-    compare(our_losses("one", "alone"), their_losses(model, alone), "conversations")
+    compare(our_losses("one", "llama", "alone"), their_losses(model, alone), "conversations")
     packed = prepare("packed")
     assert len(packed) < len(alone) * 0.7, (len(packed), len(alone))
-    ours = our_losses("packed", "packed")
+    ours = our_losses("packed", "llama", "packed")
     compare(ours, their_losses(model, packed), "packed conversations")
     # Pipelines change no bit of it, nor do data ranks that are leaves of one tree; cut tensors change the rounding.
-    assert our_losses("pipeline", "packed", "--ranks", "2", "--pp", "2") == ours
+    assert our_losses("pipeline", "llama", "packed", "--ranks", "2", "--pp", "2") == ours
     leaves = ["--virtual-data-parallel", "2", "--ranks"]
-    assert our_losses("leaves", "packed", *leaves, "1") == our_losses("ranks", "packed", *leaves, "4", "--pp", "2")
-    cut = our_losses("cut", "packed", "--ranks", "2", "--tp", "2")
+    assert our_losses("leaves", "llama", "packed", *leaves, "1") == our_losses("ranks", "llama", "packed", *leaves, "4", "--pp", "2")
+    cut = our_losses("cut", "llama", "packed", "--ranks", "2", "--tp", "2")
     assert max(abs(a - b) for a, b in zip(ours, cut)) < 1e-4
+    model = gpt2(len(fast))
+    model.save_pretrained("gpt2")
+    ours = our_losses("gpt2", "gpt2", "packed", "--attention-dropout", "0", "--hidden-dropout", "0")
+    compare(ours, their_losses(model, packed), "packed conversations by a GPT-2")
 
 
 main()
