@@ -274,6 +274,35 @@ static void run_adamw(Fixture *b, const int64_t *n, float p) {
     adamw(b->device, b->stream, args);
 }
 
+// Puts the two parts of an fp32 tensor in its place.
+static void split(Fixture *b, Tensor *x, Tensor *value) {
+    Blend parts = {.x = *x, .y = tensor_of(b, U16, x->rows, x->cols), .factor = 1};
+    parts.y_value = tensor_of(b, BF16, x->rows, x->cols);
+    blend(b->device, b->stream, parts);
+    *x = parts.y, *value = parts.y_value;
+}
+
+// n[2]: what x is: an fp32 number 0, the parts of one 1. n[3]: what y is: an fp32 number 0, with a value 1, parts 2.
+// n[4]: the same use as the optimizer's: a multiple 0, momentum 1, an average 2, a step 3.
+static void run_blend(Fixture *b, const int64_t *n, float p) {
+    static const double uses[][3] = {{0, 0.7, 0}, {0.9, 0.1, 0}, {1, 0.01, -1}, {1, -0.02, 0.1}};
+    const double *use = uses[n[4]];
+    (void)p;
+    Blend args = {.keep = use[0], .factor = use[1], .own = use[2]};
+    args.x = normals_f32(b, n[0], n[1]), args.y = normals_f32(b, n[0], n[1]);
+    if (n[2]) split(b, &args.x, &args.x_value);
+    if (n[3] == 2) split(b, &args.y, &args.y_value);
+    if (n[3] == 1) args.y_value = output(b, "y_value", zeros_of(b, b->element, n[0], n[1]));
+    blend(b->device, b->stream, args);
+    if (n[3] < 2) {
+        output(b, "y", args.y);
+        return;
+    }
+    Blend whole = {.x = args.y, .x_value = args.y_value, .y = tensor_f32(b, n[0], n[1]), .factor = 1};
+    output(b, "y", whole.y);
+    blend(b->device, b->stream, whole);
+}
+
 static void run_add(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), y = output(b, "y", normals(b, n[0], n[1]));
@@ -452,6 +481,13 @@ static const Case CASES[] = {
     {"adamw", run_adamw, 1e-6, 0, {1, 1027, 0}, 0},
     {"adamw with value", run_adamw, 1e-6, 1, {1, 517, 1}, 0},
     {"adamw of segments", run_adamw, 1e-6, 1, {1, 1000, 1, 1}, 0},
+    // rows, columns, x, y, use
+    {"blend of a multiple", run_blend, 1e-6, 0, {3, 1027, 0, 0, 0}, 0},
+    {"blend of momentum", run_blend, 1e-6, 0, {1, 517, 0, 0, 1}, 0},
+    {"blend of parts into an average", run_blend, 1e-6, 0, {1, 1027, 1, 0, 2}, 0},
+    {"blend with value", run_blend, 1e-6, 1, {1, 517, 0, 1, 3}, 0},
+    {"blend into parts", run_blend, 1e-6, 0, {1, 1027, 0, 2, 3}, 0},
+    {"blend of parts into parts", run_blend, 1e-6, 0, {2, 500, 1, 2, 2}, 0},
     {"add", run_add, 0, 0, {7, 77}, 0},
 };
 enum { NUM_CASES = sizeof CASES / sizeof *CASES };

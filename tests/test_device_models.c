@@ -126,6 +126,11 @@ static void model_sum_squares(const SumSquares *p) {
     }
 }
 
+// The number that a tensor has, or of two parts makes.
+static float joined(Tensor x, Tensor high, int64_t i) {
+    return x.dtype == U16 ? bf16_join(((uint16_t *)high.data)[i], ((uint16_t *)x.data)[i]) : value(x, i);
+}
+
 static void model_adamw_element(const AdamW *p, int64_t i, float decay) {
     const float g = value(p->gradient, i) * (float)p->grad_scale, old = value(p->parameter, i);
     const float m = value(p->m, i) * (float)p->beta1 + g * (float)(1 - p->beta1);
@@ -144,6 +149,20 @@ static void model_adamw(const AdamW *p) {
     for (int k = 0; k < segments_or_one(p->num_segments); k++)
         for (int64_t i = 0; i < segments[k].count; i++)
             model_adamw_element(p, segments[k].begin + i, segments[k].decays ? (float)p->weight_decay : 0);
+}
+
+static void model_blend(const Blend *p) {
+    const float keep = (float)p->keep, factor = (float)p->factor, own = (float)p->own;
+    for (int64_t i = 0; i < tensor_count(p->x); i++) {
+        const float x = joined(p->x, p->x_value, i), y = blend_reads(p) ? joined(p->y, p->y_value, i) : 0;
+        const float sum = y * keep + (x + y * own) * factor;
+        if (p->y.dtype == U16) {
+            ((uint16_t *)p->y_value.data)[i] = bf16_split(sum, &((uint16_t *)p->y.data)[i]);
+            continue;
+        }
+        put(p->y, i, sum);
+        if (p->y_value.data) put(p->y_value, i, sum);
+    }
 }
 
 // ---- all of them ------------------------------------------------------------------------------------------
@@ -181,6 +200,7 @@ static bool model_run(DeviceOp op, const void *args) {
         MODEL(ABS_MAX, abs_max)
         MODEL(SUM_SQUARES, sum_squares)
         MODEL(ADAMW, adamw)
+        MODEL(BLEND, blend)
         MODEL(ADD, add)
         MODEL(MATMUL_SUMS, matmul_sums)
         MODEL(MATMUL_GELU, matmul_gelu)

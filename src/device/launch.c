@@ -404,6 +404,22 @@ void adamw(Device *device, Stream *stream, AdamW args) {
     device_launch(device, stream, OP_ADAMW, &args, (Shape[]){f, p, f, f, optional(value)});
 }
 
+// Of a number of a parameter that is kept as it is stored beside its value.
+static Shape stored(Tensor x, Tensor value) {
+    Shape shape = like_f32(x);
+    if (x.dtype == U16 && value.dtype == BF16) shape.dtype = U16;
+    return shape;
+}
+
+void blend(Device *device, Stream *stream, Blend args) {
+    Shape x = stored(args.x, args.x_value), y = stored(args.y, args.y_value);
+    Shape x_value = of(BF16, args.x.rows, args.x.cols), y_value = like_f32(args.x);
+    y.rows = x.rows, y.cols = x.cols;
+    if (args.y_value.data) y_value.dtype = element_type(OP_BLEND, args.y_value);
+    if (x.dtype != U16) args.x_value = (Tensor){0};
+    launch(device, stream, OP_BLEND, &args, (Shape[]){x, optional(x_value), y, optional(y_value)});
+}
+
 void add(Device *device, Stream *stream, Add args) {
     Shape x = like(OP_ADD, args.x);
     device_launch(device, stream, OP_ADD, &args, (Shape[]){x, x});

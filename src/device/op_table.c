@@ -1,6 +1,7 @@
 // The table of operations: their names, their tensors, and which tensor says what.
 #include "device/op_table.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 
 //  operation, argument struct, the tensor that gives the element type, the last tensor, the names of its tensors
@@ -43,6 +44,7 @@
     X(ABS_MAX, AbsMax, x, max, "x", "max")                                                                   \
     X(SUM_SQUARES, SumSquares, x, sum, "x", "sum")                                                           \
     X(ADAMW, AdamW, value, value, "gradient", "parameter", "m", "v", "value")                                \
+    X(BLEND, Blend, y_value, y_value, "x", "x_value", "y", "y_value")                                        \
     X(ADD, Add, x, y, "x", "y")                                                                              \
     X(MATMUL_SUMS, MatmulSums, a, sums, "a", "b", "d", "sums")                                               \
     X(MATMUL_GELU, MatmulGelu, a, aux, "a", "b", "bias", "d", "aux")                                         \
@@ -102,6 +104,7 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     case OP_ABS_MAX:
     case OP_SUM_SQUARES:
     case OP_ADD: return true;
+    case OP_BLEND: return blend_reads(args) && (i == 2 || tensors[2].dtype == U16);
     case OP_ADAMW: return i < 4 || tensors[1].dtype == U16; // the value is half of the parameter, or new
     default: return false;
     }
@@ -131,6 +134,8 @@ int op_segments(DeviceOp op, const void *args, const OpSegment **segments) {
     if (op == OP_SUM_SQUARES) return *segments = squares->segments, squares->num_segments;
     return 0;
 }
+
+bool blend_reads(const Blend *args) { return fabs(args->keep) + fabs(args->own) > 0; }
 
 int segments_or_one(int num_segments) { return num_segments ? num_segments : 1; }
 

@@ -24,6 +24,8 @@ int segments_or_one(int num_segments);
 // no elements where nothing is added.
 AdamW adamw_segment(const AdamW *args, int i);
 SumSquares sum_squares_segment(const SumSquares *args, int i);
+// Returns whether a blend reads what it writes.
+bool blend_reads(const Blend *args);
 // The work that a matrix product does beside d; cuBLASLt calls it an epilogue.
 typedef enum {
     JOINS_NOTHING,

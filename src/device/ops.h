@@ -1,4 +1,4 @@
-// The operations of a device: 34 fused functions on whole tensors, and 5 that join some of these.
+// The operations of a device: 35 fused functions on whole tensors, and 5 that join some of these.
 //
 // Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
@@ -53,6 +53,7 @@
     X(ABS_MAX, abs_max, AbsMax, 1, 1)                                                                        \
     X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
     X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
+    X(BLEND, blend, Blend, 2, 2)                                                                             \
     X(ADD, add, Add, 1, 1)
 
 //  Operations that join others so that a tensor is read once. A device that is `fused` makes them; for all others the

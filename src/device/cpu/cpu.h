@@ -100,6 +100,7 @@ void CPU_NAME(cpu_qk_norm_backward_weight)(const Exec *exec, const QkNormBackwar
 void CPU_NAME(cpu_abs_max)(const Exec *exec, const AbsMax *args);
 void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *args);
 void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *args);
+void CPU_NAME(cpu_blend)(const Exec *exec, const Blend *args);
 
 // ---- sizes that the workspace depends on ------------------------------------------------------------------
 

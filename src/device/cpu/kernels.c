@@ -723,6 +723,7 @@ const Backend CPU_NAME(cpu_backend) = {
     .abs_max = CPU_NAME(cpu_abs_max),
     .sum_squares = CPU_NAME(cpu_sum_squares),
     .adamw = CPU_NAME(cpu_adamw),
+    .blend = CPU_NAME(cpu_blend),
     .add = cpu_add,
     .workspace_bytes = cpu_workspace_bytes,
 };

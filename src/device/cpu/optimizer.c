@@ -101,10 +101,10 @@ static Factors factors_of(const AdamW *p) {
 }
 
 // The fp32 parameters from element `at` on; where they are `split`, bf16_join of half.h.
-static inline Floats load_parameter(const AdamW *p, bool split, int64_t at, int64_t left) {
-    if (!split) return load(vector(p->parameter) + at, left);
-    Words value = (Words)load_as(BF16, (const uint16_t *)p->value.data + at, left, 0);
-    Ints remainder = (Ints)load_as(BF16, (const uint16_t *)p->parameter.data + at, left, 0) >> 16;
+static inline Floats load_parameter(Tensor parameter, Tensor halves, bool split, int64_t at, int64_t left) {
+    if (!split) return load(vector(parameter) + at, left);
+    Words value = (Words)load_as(BF16, (const uint16_t *)halves.data + at, left, 0);
+    Ints remainder = (Ints)load_as(BF16, (const uint16_t *)parameter.data + at, left, 0) >> 16;
     return (Floats)(value + (Words)remainder);
 }
 
@@ -112,26 +112,28 @@ static inline void store_halves(void *to, int64_t at, int64_t left, Halves x) {
     memcpy((uint16_t *)to + at, &x, (size_t)at_most(left, LANES) * sizeof(uint16_t));
 }
 
-static inline void store_parameter(const AdamW *p, bool split, int64_t at, int64_t left, Floats x) {
+static inline void store_parameter(Tensor parameter, Tensor value, bool split, int64_t at, int64_t left,
+                                   Floats x) {
     if (split) {
         Words bits = (Words)choose(x == x, x, splat(NAN));
-        store_halves(p->value.data, at, left, high_halves(bits + 0x8000));
-        store_halves(p->parameter.data, at, left, high_halves(bits << 16));
+        store_halves(value.data, at, left, high_halves(bits + 0x8000));
+        store_halves(parameter.data, at, left, high_halves(bits << 16));
         return;
     }
-    store(vector(p->parameter) + at, left, x);
-    if (p->value.data) store_e((Element *)p->value.data + at, left, x);
+    store(vector(parameter) + at, left, x);
+    if (value.data) store_e((Element *)value.data + at, left, x);
 }
 
 static inline void adamw_vector(const AdamW *p, const Factors *f, bool split, int64_t at, int64_t left) {
     float *m = vector(p->m) + at, *v = vector(p->v) + at;
-    Floats g = load(vector(p->gradient) + at, left) * f->scale, old = load_parameter(p, split, at, left);
+    Floats g = load(vector(p->gradient) + at, left) * f->scale,
+           old = load_parameter(p->parameter, p->value, split, at, left);
     Floats new_m = load(m, left) * f->beta1 + g * f->rest1;
     Floats new_v = load(v, left) * f->beta2 + g * g * f->rest2;
     Floats step = new_m * f->correct1 / (square_root(new_v * f->correct2) + f->epsilon);
     store(m, left, new_m);
     store(v, left, new_v);
-    store_parameter(p, split, at, left, old - f->lr * (step + f->decay * old));
+    store_parameter(p->parameter, p->value, split, at, left, old - f->lr * (step + f->decay * old));
 }
 
 static inline void adamw_block(const AdamW *p, bool split, int64_t first, int64_t end) {
@@ -159,5 +161,27 @@ void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *p) {
     for (int i = 0; i < segments_or_one(p->num_segments); i++) {
         AdamW one = adamw_segment(p, i);
         adamw_flat(exec, &one);
+    }
+}
+
+// ---- blend ------------------------------------------------------------------------------------------------
+
+static inline void blend_vector(const Blend *p, bool reads, int64_t at, int64_t left) {
+    bool split = p->y.dtype == U16;
+    Floats x = load_parameter(p->x, p->x_value, p->x.dtype == U16, at, left), y = {0};
+    if (reads) y = load_parameter(p->y, p->y_value, split, at, left);
+    y = y * (float)p->keep + (x + y * (float)p->own) * (float)p->factor;
+    store_parameter(p->y, p->y_value, split, at, left, y);
+}
+
+void CPU_NAME(cpu_blend)(const Exec *exec, const Blend *p) {
+    int64_t count = tensor_count(p->x);
+    bool reads = blend_reads(p);
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static)
+    for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
+        const Blend own = *p; // nothing that is stored can change it
+        int64_t end = at_most(first + FLAT_BLOCK, count), at = first;
+        for (; at + LANES <= end; at += LANES) blend_vector(&own, reads, at, LANES);
+        if (at < end) blend_vector(&own, reads, at, end - at);
     }
 }

@@ -1,4 +1,4 @@
-// The optimizer's kernels: the largest magnitude, sums of squares whose order changes no bit, and AdamW. They treat
+// The optimizer's kernels: the largest magnitude, sums of squares whose order changes no bit, AdamW and blends. They treat
 // flat memory in quads of elements. Where a table of segments is given, the blocks of a launch are shared out among up
 // to TABLE_SEGMENTS of them; a tile, what one block treats, starts at a multiple of its size in the flat tensors, so
 // that quads are aligned wherever a segment starts.
@@ -239,11 +239,11 @@ static Factors factors_of(const AdamW *p) {
 }
 
 // The parameters in F32; SPLIT: from the two parts that bf16_split (half.h) makes.
-template <class E, bool SPLIT, bool WHOLE>
-DEVICE Quad<float> load_parameter(const AdamW &p, Tile tile, int64_t at) {
-    if (!SPLIT) return load_of<WHOLE, float>(p.parameter.data, tile, at);
-    const Quad<uint16_t> value = load_of<WHOLE, uint16_t>(p.value.data, tile, at);
-    const Quad<uint16_t> remainder = load_of<WHOLE, uint16_t>(p.parameter.data, tile, at);
+template <bool SPLIT, bool WHOLE>
+DEVICE Quad<float> load_parameter(const void *parameter, const void *halves, Tile tile, int64_t at) {
+    if (!SPLIT) return load_of<WHOLE, float>(parameter, tile, at);
+    const Quad<uint16_t> value = load_of<WHOLE, uint16_t>(halves, tile, at);
+    const Quad<uint16_t> remainder = load_of<WHOLE, uint16_t>(parameter, tile, at);
     Quad<float> joined;
     UNROLL
     for (int i = 0; i < QUAD; i++) joined.e[i] = bf16_join(value.e[i], remainder.e[i]);
@@ -251,21 +251,21 @@ DEVICE Quad<float> load_parameter(const AdamW &p, Tile tile, int64_t at) {
 }
 
 template <class E, bool SPLIT, bool WHOLE>
-DEVICE void store_parameter(const AdamW &p, Tile tile, int64_t at, Quad<float> parameter) {
+DEVICE void store_parameter(void *parameter, void *values, Tile tile, int64_t at, Quad<float> x) {
     if (SPLIT) {
         Quad<uint16_t> value, remainder;
         UNROLL
-        for (int i = 0; i < QUAD; i++) value.e[i] = bf16_split(parameter.e[i], &remainder.e[i]);
-        store_of<WHOLE>(p.value.data, tile, at, value);
-        store_of<WHOLE>(p.parameter.data, tile, at, remainder);
+        for (int i = 0; i < QUAD; i++) value.e[i] = bf16_split(x.e[i], &remainder.e[i]);
+        store_of<WHOLE>(values, tile, at, value);
+        store_of<WHOLE>(parameter, tile, at, remainder);
         return;
     }
-    store_of<WHOLE>(p.parameter.data, tile, at, parameter);
-    if (!p.value.data) return;
+    store_of<WHOLE>(parameter, tile, at, x);
+    if (!values) return;
     Quad<E> value;
     UNROLL
-    for (int i = 0; i < QUAD; i++) value.e[i] = from_float<E>(parameter.e[i]);
-    store_of<WHOLE>(p.value.data, tile, at, value);
+    for (int i = 0; i < QUAD; i++) value.e[i] = from_float<E>(x.e[i]);
+    store_of<WHOLE>(values, tile, at, value);
 }
 
 // In the order of operations of the cpu backend, none of them fused: the results have its bits.
@@ -273,7 +273,7 @@ template <class E, bool SPLIT, bool WHOLE>
 DEVICE void adamw_quad(const AdamW &p, const Factors &f, float decay, Tile tile, int64_t at) {
     const Quad<float> gradient = load_of<WHOLE, float>(p.gradient.data, tile, at);
     Quad<float> m = load_of<WHOLE, float>(p.m.data, tile, at), v = load_of<WHOLE, float>(p.v.data, tile, at);
-    Quad<float> parameter = load_parameter<E, SPLIT, WHOLE>(p, tile, at);
+    Quad<float> parameter = load_parameter<SPLIT, WHOLE>(p.parameter.data, p.value.data, tile, at);
     UNROLL
     for (int i = 0; i < QUAD; i++) {
         const float g = gradient.e[i] * f.scale, old = parameter.e[i];
@@ -284,7 +284,7 @@ DEVICE void adamw_quad(const AdamW &p, const Factors &f, float decay, Tile tile,
     }
     store_of<WHOLE>(p.m.data, tile, at, m);
     store_of<WHOLE>(p.v.data, tile, at, v);
-    store_parameter<E, SPLIT, WHOLE>(p, tile, at, parameter);
+    store_parameter<E, SPLIT, WHOLE>(p.parameter.data, p.value.data, tile, at, parameter);
 }
 
 // At most 40 registers, 16 bytes a load.
@@ -321,4 +321,54 @@ extern "C" void cuda_adamw(const Exec *exec, const AdamW *args) {
         adamw_in<Bf16, true>(exec, args);
     else
         BY_ELEMENT(args->value.data ? args->value.dtype : F32, adamw_of, exec, args);
+}
+
+// ---- blend ------------------------------------------------------------------------------------------------
+
+// In the order of operations of the cpu backend, none of them fused.
+template <class E, bool SPLIT_X, bool SPLIT_Y, bool WHOLE>
+DEVICE void blend_quad(const Blend &p, bool reads, Tile tile, int64_t at) {
+    const float keep = (float)p.keep, own = (float)p.own, factor = (float)p.factor;
+    const Quad<float> x = load_parameter<SPLIT_X, WHOLE>(p.x.data, p.x_value.data, tile, at);
+    Quad<float> y = {};
+    if (reads) y = load_parameter<SPLIT_Y, WHOLE>(p.y.data, p.y_value.data, tile, at);
+    UNROLL
+    for (int i = 0; i < QUAD; i++) y.e[i] = y.e[i] * keep + (x.e[i] + y.e[i] * own) * factor;
+    store_parameter<E, SPLIT_Y, WHOLE>(p.y.data, p.y_value.data, tile, at, y);
+}
+
+// At most 40 registers, 16 bytes a load.
+template <class E, bool SPLIT_X, bool SPLIT_Y>
+__global__ void __launch_bounds__(BLOCK) blend_kernel(const Blend p, bool reads, bool whole, int64_t count) {
+    const Tile tile = tile_of(blockIdx.x, STEP_TILE, 0, count);
+    const int64_t at = tile.first + (int)threadIdx.x * QUAD;
+    if (whole && at + QUAD <= tile.end)
+        blend_quad<E, SPLIT_X, SPLIT_Y, true>(p, reads, tile, at);
+    else
+        blend_quad<E, SPLIT_X, SPLIT_Y, false>(p, reads, tile, at);
+}
+
+template <class E, bool SPLIT_X, bool SPLIT_Y> static void blend_in(const Exec *exec, const Blend *p) {
+    const int64_t count = tensor_count(p->x);
+    const bool whole =
+        is_aligned(p->x) && is_aligned(p->x_value) && is_aligned(p->y) && is_aligned(p->y_value);
+    if (!count) return;
+    LAUNCH((blend_kernel<E, SPLIT_X, SPLIT_Y>), blocks_of(count, STEP_TILE), BLOCK, 0, stream_of(exec), *p,
+           blend_reads(p), whole, count);
+}
+
+template <class E> static void blend_of(const Exec *exec, const Blend *p) {
+    if (p->x.dtype == U16)
+        blend_in<E, true, false>(exec, p);
+    else
+        blend_in<E, false, false>(exec, p);
+}
+
+extern "C" void cuda_blend(const Exec *exec, const Blend *args) {
+    if (args->y.dtype != U16)
+        BY_ELEMENT(args->y_value.data ? args->y_value.dtype : F32, blend_of, exec, args);
+    else if (args->x.dtype == U16)
+        blend_in<Bf16, true, true>(exec, args);
+    else
+        blend_in<Bf16, false, true>(exec, args);
 }

@@ -362,28 +362,29 @@ static void reference_sum_squares(const Exec *exec, const SumSquares *p) {
     }
 }
 
-static double load_parameter(const AdamW *p, int64_t i) {
-    const uint16_t *value = p->value.data, *remainder = p->parameter.data;
-    return p->parameter.dtype == U16 ? (double)bf16_join(value[i], remainder[i]) : load(p->parameter, i);
+static double load_parameter(Tensor parameter, Tensor value, int64_t i) {
+    const uint16_t *high = value.data, *low = parameter.data;
+    return parameter.dtype == U16 ? (double)bf16_join(high[i], low[i]) : load(parameter, i);
 }
 
-static void store_parameter(const AdamW *p, int64_t i, double x) {
-    uint16_t *value = p->value.data, *remainder = p->parameter.data;
-    if (p->parameter.dtype == U16) {
-        value[i] = bf16_split((float)x, &remainder[i]);
+static void store_parameter(Tensor parameter, Tensor value, int64_t i, double x) {
+    uint16_t *high = value.data, *low = parameter.data;
+    if (parameter.dtype == U16) {
+        high[i] = bf16_split((float)x, &low[i]);
         return;
     }
-    store(p->parameter, i, x);
-    if (p->value.data) store(p->value, i, load(p->parameter, i));
+    store(parameter, i, x);
+    if (value.data) store(value, i, load(parameter, i));
 }
 
 static void adamw_flat(const AdamW *p) {
     for (int64_t i = 0; i < tensor_count(p->parameter); i++) {
-        double parameter = load_parameter(p, i), g = p->grad_scale * load(p->gradient, i);
+        double parameter = load_parameter(p->parameter, p->value, i),
+               g = p->grad_scale * load(p->gradient, i);
         double m = p->beta1 * load(p->m, i) + (1 - p->beta1) * g;
         double v = p->beta2 * load(p->v, i) + (1 - p->beta2) * g * g;
         double step = m / p->correction1 / (sqrt(v / p->correction2) + p->epsilon);
-        store_parameter(p, i, parameter - p->lr * (step + p->weight_decay * parameter));
+        store_parameter(p->parameter, p->value, i, parameter - p->lr * (step + p->weight_decay * parameter));
         store(p->m, i, m);
         store(p->v, i, v);
     }
@@ -394,6 +395,15 @@ static void reference_adamw(const Exec *exec, const AdamW *p) {
     for (int i = 0; i < segments_or_one(p->num_segments); i++) {
         AdamW one = adamw_segment(p, i);
         adamw_flat(&one);
+    }
+}
+
+static void reference_blend(const Exec *exec, const Blend *p) {
+    (void)exec;
+    for (int64_t i = 0; i < tensor_count(p->x); i++) {
+        double x = load_parameter(p->x, p->x_value, i);
+        double y = blend_reads(p) ? load_parameter(p->y, p->y_value, i) : 0;
+        store_parameter(p->y, p->y_value, i, p->keep * y + p->factor * (x + p->own * y));
     }
 }
 
