@@ -15,7 +15,8 @@ typedef struct {
     DType dtype;
     int64_t bucket_elements;
     bool sharded, overlap, overlap_gather;
-    const char *device; // NULL: reference
+    const char *device;                // NULL: reference
+    const OptimizerOptions *optimizer; // NULL: AdamW
     bool check_comm;
 } Setup;
 
@@ -34,10 +35,10 @@ static inline const char *setup_device(const Setup *s) {
 
 static inline const char *setup_name(const Setup *s) {
     static _Thread_local char text[160];
-    snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s on %s",
+    snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s%s on %s",
              grid_along(s->grid, AXIS_TP), grid_along(s->grid, AXIS_DP), grid_along(s->grid, AXIS_PP),
              s->num_chunks, s->vee ? " vee" : "", dtype_name(s->dtype), (long long)s->bucket_elements,
-             s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
+             s->optimizer ? " muon" : "", s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
              s->overlap_gather ? " overlap_gather" : "", setup_device(s));
     return text;
 }
@@ -48,7 +49,7 @@ static inline int setup_chunks(const Setup *s) { return s->num_chunks ? s->num_c
 
 static inline void open_bench_runtime(Share *s, Comm *world) {
     const Setup *setup = s->setup;
-    RuntimeMemory memory = {.run = 1 << 20, .workspace = 1 << 20};
+    RuntimeMemory memory = {.run = 1 << 20, .scratch = 1 << 20, .workspace = 1 << 20};
     RuntimeSpec spec = {.topology = topology_of(setup->grid, comm_rank(world)),
                         .roles = ALL_ROLES,
                         .device = setup_device(setup),
@@ -65,6 +66,7 @@ static inline void place_bench(Share *s) {
     for (int c = 0; c < chunks; c++)
         stages[c] =
             fixture_stage(setup->grid, setup->vee, context_rank(&s->runtime.context, ROLE_PIPELINE), c);
+    s->params.matrices_apart = setup->optimizer && setup->optimizer->muon.iterations;
     declare_model(&s->params, grid_along(setup->grid, AXIS_PP) * chunks);
     params_place(&s->params, &s->runtime.run, &s->runtime.context.groups.topology, setup->dtype, stages,
                  chunks);
@@ -72,8 +74,9 @@ static inline void place_bench(Share *s) {
         buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements, setup->sharded));
     EXPECT_OK(grad_reducer_create(&s->reducer, &s->runtime.context, &s->params, &s->buckets, setup->overlap,
                                   setup->overlap_gather, false));
-    EXPECT_OK(optimizer_create(&s->optimizer, &s->runtime.context, s->runtime.world, &s->params, &s->buckets,
-                               &s->runtime.run, (AdamOptions){0.9, 0.95, 1e-8, 1.0}));
+    EXPECT_OK(optimizer_create(
+        &s->optimizer, &s->runtime.context, s->runtime.world, &s->params, &s->buckets, &s->runtime.run,
+        setup->optimizer ? *setup->optimizer : (OptimizerOptions){.adam = {0.9, 0.95, 1e-8, 1.0}}));
 }
 
 static inline void share_open(Share *s, const Setup *setup, Comm *world) {
@@ -204,14 +207,16 @@ static inline float *downloaded_main(const Share *s, int b) {
     return copy;
 }
 
-typedef enum { GRADS, MAIN, FIRST_MOMENT, SECOND_MOMENT } Owned;
+typedef enum { GRADS, MAIN, FIRST_MOMENT, SECOND_MOMENT, AVERAGE } Owned;
 
-// The shard of bucket b of one of the things that sharding distributes, which the caller frees.
+// The shard of bucket b of one of the things that sharding distributes, zeros where it is not kept. The caller frees it.
 static inline float *downloaded_owned(const Share *s, int b, Owned what) {
     const Bucket *bucket = &s->buckets.items[b];
     const ShardState *state = &s->optimizer.shards[b];
     if (what == MAIN) return downloaded_main(s, b);
-    if (what != GRADS) return downloaded(s, what == FIRST_MOMENT ? state->m : state->v);
+    Tensor x = what == FIRST_MOMENT ? state->m : what == SECOND_MOMENT ? state->v : state->ema;
+    if (what != GRADS && x.data) return downloaded(s, x);
+    if (what != GRADS) return calloc((size_t)bucket->shard_count + 1, sizeof(float));
     Tensor grads = s->params.chunks[bucket->chunk].grads;
     return downloaded(s, tensor_part(grads, bucket->shard_begin, bucket->shard_count));
 }

@@ -22,10 +22,11 @@ enum { NO_ROLE = NUM_ROLES };
 // A gradient is first summed over the ranks of `first`, at the end of a step, then over the `replicas`, which also
 // share its optimizer state. Without `first` it is final on a rank as soon as the last backward has passed it. Where
 // no other rank has the role `first`, the row `alone` holds instead. The order of rows is that of the regions of a
-// chunk's memory (nn/params.h).
+// chunk's memory (nn/params.h). MATRIX is WHOLE, apart from the others: matrices that an optimizer steps as wholes.
 //  reduction, first, replicas, alone, what a rank does in the first sum
 #define PLACEMENT_REDUCTIONS(X)                                                                              \
     X(WHOLE, NO_ROLE, ROLE_REPLICAS, WHOLE, "")                                                              \
+    X(MATRIX, NO_ROLE, ROLE_REPLICAS, MATRIX, "")                                                            \
     X(PARTIAL, ROLE_TENSOR, ROLE_REPLICAS, WHOLE, "sum of partial gradients over tp")                        \
     X(TIED, ROLE_ENDS, ROLE_REPLICAS, TIED, "sum of tied gradients")
 

@@ -43,8 +43,11 @@ static AttentionRules layer_rules(const ModelShape *shape, int layer) {
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
     Attention *a = self;
-    LinearSpec qkv = {
-        .name = "self_attention.linear_qkv", .out = qkv_width(shape), .bias = model_has_qkv_bias(shape)};
+    int64_t heads_per_group = shape->heads / model_groups(shape), head_size = shape->head_size;
+    LinearSpec qkv = {.name = "self_attention.linear_qkv",
+                      .out = qkv_width(shape),
+                      .bias = model_has_qkv_bias(shape),
+                      .matrices = {heads_per_group * head_size, head_size, head_size}};
     LinearSpec proj = {.name = "self_attention.linear_proj",
                        .in = (int64_t)shape->heads * shape->head_size,
                        .bias = model_has_proj_bias(shape)};
@@ -55,7 +58,7 @@ static void declare(const Builder *b, int layer, void *self) {
     a->sinks = shape->softmax == SOFTMAX_SINKS ? declare_sinks(b, layer) : NULL;
     a->dropout = shape->attention_dropout;
     a->key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
-    a->heads_per_group = shape->heads / model_groups(shape), a->head_size = shape->head_size;
+    a->heads_per_group = heads_per_group, a->head_size = head_size;
 }
 
 // The groups whose queries, keys and values the local rows of the weight give.

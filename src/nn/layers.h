@@ -44,7 +44,8 @@ typedef struct {
     int64_t in, out;
     float stddev;
     bool bias;
-    int blocks; // of the output, see Cut; 0: one
+    int blocks;                     // of the output, see Cut; 0: one
+    int64_t matrices[MAX_MATRICES]; // of the weight, see ParamSpec; zeros: one
 } LinearSpec;
 
 // Declare the parameters of a linear layer, y = x W^T + b. Column-parallel: W [O/t, I] is cut along its output.

@@ -2,6 +2,7 @@
 #include "nn/declare.h"
 #include "nn/float8.h"
 #include <stdio.h>
+#include <string.h>
 
 static Param *declare_weight(const Builder *b, LinearSpec linear, Cut cut) {
     ParamSpec weight = builder_spec(b, linear.name, "weight");
@@ -9,6 +10,8 @@ static Param *declare_weight(const Builder *b, LinearSpec linear, Cut cut) {
     weight.cut = cut;
     weight.init = INIT_NORMAL, weight.stddev = linear.stddev;
     weight.decay = true;
+    memcpy(weight.matrices, linear.matrices, sizeof weight.matrices);
+    if (!weight.matrices[0]) weight.matrices[0] = 1;
     return params_declare(b->params, weight);
 }
 

@@ -115,6 +115,10 @@ static Reduction reduction_of(const Params *params, const Param *p) {
     bool tied = p->spec.tied_to || has_copy(params, p);
     CHECK(!tied || p->spec.reduction == REDUCTION_WHOLE, "parameter %s is tied and has another reduction",
           p->spec.name);
+    bool apart = params->matrices_apart && p->spec.matrices[0];
+    CHECK(!apart || p->spec.reduction == REDUCTION_WHOLE, "the matrix %s has another reduction",
+          p->spec.name);
+    if (apart) return REDUCTION_MATRIX;
     return tied ? REDUCTION_TIED : p->spec.reduction;
 }
 

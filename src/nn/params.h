@@ -9,6 +9,8 @@
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
 
+enum { MAX_MATRICES = 3 };
+
 typedef struct {
     char name[96];      // global, as in Megatron-LM: "decoder.layers.3.mlp.linear_fc1.weight"
     int64_t rows, cols; // global shape; a vector is one row
@@ -20,6 +22,10 @@ typedef struct {
     Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
     int stage;           // the model stage that holds it
     const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
+    // Of a hidden matrix, which an optimizer may step as a whole (Params.matrices_apart), how many of its rows in turn
+    // are of one matrix, then of the next: queries, keys, values; {1} where all are of one. All zeros: it is no such
+    // matrix, but a table, a bias, a gain. A slice over tp has whole turns.
+    int64_t matrices[MAX_MATRICES];
 } ParamSpec;
 
 // The levels of the tree in which a rank adds the gradients of its leaves (Params.leaves).
@@ -79,7 +85,8 @@ typedef struct {
     int num_units;
     ChunkParams *chunks;
     int num_chunks;
-    bool values_only; // set before placing: a model that is not trained takes no gradients
+    bool values_only;    // set before placing: a model that is not trained takes no gradients
+    bool matrices_apart; // set before placing: hidden matrices have a region of their own, REDUCTION_MATRIX
     // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one
     // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary
     // tree.

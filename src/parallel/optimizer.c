@@ -1,7 +1,8 @@
-// Owns the optimizer's state: computes the global gradient norm and steps the shards of this rank with AdamW.
+// Owns the optimizer's state: computes the global gradient norm and steps the shards of this rank, with AdamW or, of
+// hidden matrices, with Muon.
 #include "base/half.h"
 #include "layout/topology.h"
-#include "parallel/parallel.h"
+#include "parallel/muon.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -46,7 +47,9 @@ static Status open_pieces(const Optimizer *o, const Bucket *b, ShardState *shard
     return OK;
 }
 
-static Tensor piece_of(Tensor shard, OpSegment piece) { return tensor_part(shard, piece.begin, piece.count); }
+static Tensor piece_of(Tensor shard, OpSegment piece) {
+    return shard.data ? tensor_part(shard, piece.begin, piece.count) : shard;
+}
 
 // ---- life ---------------------------------------------------------------------------------------
 
@@ -67,12 +70,15 @@ static void take_shard(Optimizer *o, Arena *arena, int i) {
         shard->main = take_zeros(c, arena, "fp32 parameters beyond bf16", b->shard_count, U16);
     else
         shard->main = take_zeros(c, arena, "fp32 parameters", b->shard_count, F32);
-    shard->m = take_zeros(c, arena, "AdamW first moment", b->shard_count, F32);
-    shard->v = take_zeros(c, arena, "AdamW second moment", b->shard_count, F32);
+    bool muon = is_stepped_whole(b);
+    shard->m = take_zeros(c, arena, muon ? "Muon's momentum" : "AdamW first moment", b->shard_count, F32);
+    if (!muon) shard->v = take_zeros(c, arena, "AdamW second moment", b->shard_count, F32);
+    if (o->options.ema_decay > 0)
+        shard->ema = take_zeros(c, arena, "average of parameters", b->shard_count, F32);
 }
 
 Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Params *params,
-                        const Buckets *buckets, Arena *arena, AdamOptions options) {
+                        const Buckets *buckets, Arena *arena, OptimizerOptions options) {
     *o = (Optimizer){.context = context, .params = params, .buckets = buckets, .options = options};
     CHECK(comm_size(world) == grid_size(context->groups.topology.grid), "a world of %d ranks",
           comm_size(world));
@@ -87,7 +93,8 @@ Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Param
     }
     o->max = tensor_take(arena, "largest gradient", 1, 1, F32);
     o->sums = tensor_take(arena, "sums of squares of gradients", params->count, 3, F64);
-    return OK;
+    CHECK(params->matrices_apart == (options.muon.iterations > 0), "parameters that were placed for AdamW");
+    return params->matrices_apart ? muon_create(o, arena) : OK;
 }
 
 void optimizer_destroy(Optimizer *o) {
@@ -96,6 +103,7 @@ void optimizer_destroy(Optimizer *o) {
         free(o->shards[i].pieces);
         free(o->shards[i].params);
     }
+    muon_destroy(o);
     free(o->shards);
     free(o->host);
     *o = (Optimizer){0};
@@ -113,6 +121,7 @@ static OwnedPart owned_part(const Optimizer *o, int bucket, int piece) {
                        .main = piece_of(shard->main, at),
                        .m = piece_of(shard->m, at),
                        .v = piece_of(shard->v, at),
+                       .ema = piece_of(shard->ema, at),
                        .copies = b->sharded ? 1 : b->replicas,
                        .copy = b->sharded ? 0 : b->replica};
 }
@@ -155,17 +164,20 @@ void optimizer_write_master(void *optimizer, const Param *p, const float *local)
             write_remainders(c, main, from);
         else
             device_upload(c->device, c->stream, main, from);
+        if (o->shards[i].ema.data)
+            device_upload(c->device, c->stream, piece_of(o->shards[i].ema, piece), from);
     }
 }
 
 // ---- norm ---------------------------------------------------------------------------------------
 
 // Replicas, tied copies and the zeros between parameters cannot change a maximum: whole shards will do.
-static double largest_gradient(Optimizer *o) {
+double optimizer_largest(Optimizer *o, Reduction reduction) {
     const Context *c = o->context;
     device_zero(c->device, c->stream, o->max);
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
+        if (reduction != NUM_REDUCTIONS && b->reduction != reduction) continue;
         abs_max(c->device, c->stream,
                 (AbsMax){.x = bucket_shard(o->params->chunks[b->chunk].grads, b), .max = o->max});
     }
@@ -192,7 +204,7 @@ static void add_squares(Optimizer *o, int index, int exponent) {
 double optimizer_grad_norm(Optimizer *o, double loss_scale) {
     const Context *c = o->context;
     rank_doing("gradient norm");
-    double max = largest_gradient(o);
+    double max = optimizer_largest(o, NUM_REDUCTIONS);
     if (!isfinite(max)) return INFINITY;
     int exponent;
     frexp(max, &exponent);
@@ -214,7 +226,7 @@ static void step_bucket(Optimizer *o, int index, AdamW args) {
     const Bucket *b = &o->buckets->items[index];
     const ChunkParams *chunk = &o->params->chunks[b->chunk];
     const ShardState *shard = &o->shards[index];
-    if (!shard->num_pieces) return;
+    if (!shard->num_pieces || is_stepped_whole(b)) return;
     args.gradient = bucket_shard(chunk->grads, b);
     args.parameter = shard->main;
     args.m = shard->m;
@@ -225,8 +237,22 @@ static void step_bucket(Optimizer *o, int index, AdamW args) {
     adamw(c->device, c->stream, args);
 }
 
+static void average_bucket(const Optimizer *o, int index) {
+    const Context *c = o->context;
+    const Bucket *b = &o->buckets->items[index];
+    const ShardState *shard = &o->shards[index];
+    Tensor values = o->params->chunks[b->chunk].values;
+    blend(c->device, c->stream,
+          (Blend){.x = shard->main,
+                  .x_value = shard->main.dtype == U16 ? bucket_shard(values, b) : (Tensor){0},
+                  .y = shard->ema,
+                  .keep = 1,
+                  .factor = 1 - o->options.ema_decay,
+                  .own = -1});
+}
+
 void optimizer_step(Optimizer *o, double grad_norm, double loss_scale, double lr, double weight_decay) {
-    const AdamOptions *a = &o->options;
+    const AdamOptions *a = &o->options.adam;
     rank_doing("optimizer step");
     o->steps++;
     double coefficient = a->clip > 0 ? a->clip / (grad_norm + 1e-6) : 1;
@@ -236,4 +262,6 @@ void optimizer_step(Optimizer *o, double grad_norm, double loss_scale, double lr
     args.correction2 = 1 - pow(a->beta2, (double)o->steps);
     args.grad_scale = (coefficient < 1 ? coefficient : 1) / loss_scale;
     for (int i = 0; i < o->buckets->count; i++) step_bucket(o, i, args);
+    if (o->muon) muon_step(o, args.grad_scale, lr, weight_decay);
+    for (int i = 0; i < o->buckets->count && o->options.ema_decay > 0; i++) average_bucket(o, i);
 }

@@ -136,11 +136,37 @@ typedef struct {
     double clip; // global norm above which gradients are scaled down; 0: never
 } AdamOptions;
 
+// Muon (Jordan 2024) for hidden matrices, of which each update is made orthogonal by Newton-Schulz iterations in fp32.
+// Its scale for a matrix [out, in] is `extra_scale` times
+typedef enum {
+    MUON_SPECTRAL,      // sqrt(max(out, in)): with 0.2 the size of AdamW's updates (Liu 2025)
+    MUON_SHAPE_SCALING, // sqrt(max(1, out / in)) (Jordan 2024)
+    MUON_UNIT_RMS_NORM  // sqrt(out / in) (Bernstein 2024)
+} MuonScale;
+
+typedef struct {
+    int iterations; // 0: AdamW steps all parameters
+    double momentum;
+    bool nesterov;
+    bool split_qkv;           // queries, keys and values are matrices of their own
+    const char *coefficients; // "simple", "quintic", "polar_express", "deepseekv4"
+    MuonScale scale;
+    double extra_scale;
+} MuonOptions;
+
+typedef struct {
+    AdamOptions adam;
+    MuonOptions muon;
+    double ema_decay; // of the moving average of the weights; 0: there is none
+} OptimizerOptions;
+
+typedef struct Muon Muon;
 // The shard of one bucket that this rank steps: [1, shard_count] each, moments in F32. The fp32 parameter is
 // the value itself in an fp32 run, beside it (F32) in an fp16 run; of a bf16 run `main` is what bf16_split
 // leaves out of the value (U16), since a copy would hold the value's 16 bits again.
+// A bucket of REDUCTION_MATRIX has no v. `ema` is the moving average of the fp32 parameters, F32, where there is one.
 typedef struct {
-    Tensor main, m, v;
+    Tensor main, m, v, ema;
     // The parts of parameters that lie in the shard; positions count from its begin.
     int num_pieces;
     OpSegment *pieces;
@@ -151,7 +177,8 @@ typedef struct {
     Context *context;
     const Params *params;
     const Buckets *buckets;
-    AdamOptions options;
+    OptimizerOptions options;
+    Muon *muon;         // NULL: AdamW steps all parameters
     ShardState *shards; // [buckets->count]
     Comm *owners; // the ranks that add up the norm: all with shards, else those of one replica of the model
     Tensor max, sums; // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
@@ -159,32 +186,35 @@ typedef struct {
     int64_t steps;    // done so far
 } Optimizer;
 
-// Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; cut over their replicas with
-// shards.
+// Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; 4 less where Muon steps it, 4
+// more with an average; cut over their replicas with shards. With Muon the parameters are placed with matrices_apart.
 // `world` must hold exactly the ranks of the run.   ERR_OS without host memory.
 Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
-                        const Buckets *buckets, Arena *arena, AdamOptions options);
+                        const Buckets *buckets, Arena *arena, OptimizerOptions options);
 void optimizer_destroy(Optimizer *optimizer);
 // A stretch of a parameter's local share whose state this rank keeps: elements [begin, begin + count) of the
-// share; value, and main, m and v as in ShardState, are [1, count].
+// share; value, and main, m, v and ema as in ShardState, are [1, count]; v and ema are absent where they are not kept.
 typedef struct {
     const Param *param;
     int64_t begin, count;
-    Tensor value, main, m, v;
+    Tensor value, main, m, v, ema;
     int copies, copy; // the number of replicas that keep it, and this rank's number among them
 } OwnedPart;
 // Calls `visit` for every such stretch, bucket by bucket, until it fails. The stretches of all replicas make up the
 // share of a parameter; without shards every replica has all of them.
 typedef Status VisitPart(void *self, const OwnedPart *part);
 Status optimizer_visit(const Optimizer *optimizer, VisitPart *visit, void *self);
-// A WriteMaster for params_init: keeps the fp32 share of a parameter that this rank owns.
+// A WriteMaster for params_init: keeps the fp32 share of a parameter that this rank owns. Its average begins there.
 void optimizer_write_master(void *optimizer, const Param *param, const float *local);
 // The L2 norm of all gradients of the model over `loss_scale`, every parameter counted once: shares cut over
 // tp are added, replicas and the tied copy are left out. Squares are added exactly, so p, v, schedule,
 // buckets and shards cannot change a bit. Infinite when any gradient is not finite.   Collective over
 // `owners`: one maximum, then 3 sums per parameter of the model.
 double optimizer_grad_norm(Optimizer *optimizer, double loss_scale);
-// AdamW on this rank's shards with clipping by the given norm, of gradients that are loss_scale times too
-// large. Weight decay on matrices only.
+// The largest magnitude in the gradients' memory of one reduction, or of all: NUM_REDUCTIONS.   Collective over
+// `owners`.
+double optimizer_largest(Optimizer *optimizer, Reduction reduction);
+// Steps this rank's shards with clipping by the given norm, of gradients that are loss_scale times too large. Weight
+// decay on matrices only. With Muon the gradients of matrices are overwritten.   Collective over the world with Muon.
 void optimizer_step(Optimizer *optimizer, double grad_norm, double loss_scale, double lr,
                     double weight_decay);

@@ -35,6 +35,8 @@ typedef struct {
     int virtual_data;     // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
+    MuonOptions muon; // of hidden matrices; iterations 0: AdamW steps all parameters
+    double ema_decay; // of the moving average of the weights; 0: there is none
     int64_t bucket_elements;
     const char *device;     // kind
     int threads;            // per rank

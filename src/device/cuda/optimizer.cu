@@ -1,7 +1,7 @@
-// The optimizer's kernels: the largest magnitude, sums of squares whose order changes no bit, AdamW and blends. They treat
-// flat memory in quads of elements. Where a table of segments is given, the blocks of a launch are shared out among up
-// to TABLE_SEGMENTS of them; a tile, what one block treats, starts at a multiple of its size in the flat tensors, so
-// that quads are aligned wherever a segment starts.
+// The optimizer's kernels: the largest magnitude, sums of squares whose order changes no bit, AdamW and blends. They
+// treat flat memory in quads of elements. Where a table of segments is given, the blocks of a launch are shared out
+// among up to TABLE_SEGMENTS of them; a tile, what one block treats, starts at a multiple of its size in the flat
+// tensors, so that quads are aligned wherever a segment starts.
 #include "device/cuda/portable.h"
 
 enum { BLOCK = 256, WARPS = BLOCK / WARP, QUAD = 4, TABLE_SEGMENTS = 64 };

@@ -32,13 +32,15 @@ static Status open_model(Engine *e) {
     int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
     e->leaves = leaves_of(&c->groups.topology, e->spec.virtual_data);
     e->params.leaves = e->leaves.count;
+    e->params.matrices_apart = e->spec.muon.iterations > 0;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
     params_place(&e->params, run, &c->groups.topology, e->spec.mode.dtype, stages, v);
     TRY(gpt_place(e->gpt, run));
     take_batches(e);
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements, e->spec.shard_optimizer));
-    TRY(optimizer_create(&e->optimizer, c, e->runtime.world, &e->params, &e->buckets, run, e->spec.adam));
+    OptimizerOptions optimizer = {e->spec.adam, e->spec.muon, e->spec.ema_decay};
+    TRY(optimizer_create(&e->optimizer, c, e->runtime.world, &e->params, &e->buckets, run, optimizer));
     TRY(grad_reducer_create(&e->reducer, c, &e->params, &e->buckets, e->spec.overlap_gradients,
                             e->spec.overlap_weights, e->leaves.tree));
     c->watch = grad_reducer_watch(&e->reducer);

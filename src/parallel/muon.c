@@ -1,0 +1,305 @@
+// Steps hidden matrices by Muon (Jordan 2024). Each replica keeps the momentum of its shards. Their updates are
+// gathered in the memory of gradients, one replica makes each matrix orthogonal, and every shard gets its part back.
+#include "parallel/muon.h"
+#include <math.h>
+#include <stdlib.h>
+
+// ---- the matrices of a parameter ------------------------------------------------------------------
+
+// One of the matrices of a parameter: of every `period` rows `height` are its own, from row `first` on. Rows and
+// columns are those of the whole matrix.
+typedef struct {
+    int64_t period, first, height, rows, cols;
+} Matrix;
+
+static bool splits(const Optimizer *o, const Param *p) {
+    return o->options.muon.split_qkv && p->spec.matrices[1] > 0;
+}
+
+static int count_matrices(const Optimizer *o, const Param *p) {
+    int count = 1;
+    while (splits(o, p) && count < MAX_MATRICES && p->spec.matrices[count]) count++;
+    return count;
+}
+
+static Matrix matrix_of(const Optimizer *o, const Param *p, int k) {
+    const int64_t *heights = p->spec.matrices;
+    Matrix m = {1, 0, 1, p->spec.rows, p->spec.cols};
+    if (!splits(o, p)) return m;
+    m.height = heights[k];
+    for (int i = 0; i < k; i++) m.first += heights[i];
+    m.period = m.first;
+    for (int i = k; i < MAX_MATRICES; i++) m.period += heights[i];
+    m.rows = p->spec.rows / m.period * m.height;
+    return m;
+}
+
+static int matrix_number(int param, int k) { return param * MAX_MATRICES + k; }
+
+// ---- life ---------------------------------------------------------------------------------------
+
+// The elements of a parameter's share from `begin` to `end` that are of a matrix, by their rows. Returns how many there
+// are; `rows` may be NULL.
+static int list_rows(Matrix m, int64_t width, OpSegment piece, int64_t begin, OpSegment *rows) {
+    int count = 0;
+    int64_t end = begin + piece.count, group = m.period * width;
+    bool all = m.height == m.period;
+    for (int64_t at = all ? begin : begin / group * group; at < end; at = all ? end : at + group) {
+        int64_t from = all ? at : at + m.first * width, to = all ? end : from + m.height * width;
+        from = from > begin ? from : begin, to = to < end ? to : end;
+        if (from >= to) continue;
+        if (rows) rows[count] = (OpSegment){piece.begin + from - begin, to - from, piece.row, false};
+        count++;
+    }
+    return count;
+}
+
+// Lists the rows of all matrices in a shard, or only counts them.
+static int list_shard(const Optimizer *o, int bucket, OpSegment *rows) {
+    const Bucket *b = &o->buckets->items[bucket];
+    const ShardState *shard = &o->shards[bucket];
+    int count = 0;
+    for (int i = 0; i < shard->num_pieces && is_stepped_whole(b); i++) {
+        const Param *p = shard->params[i];
+        OpSegment piece = shard->pieces[i];
+        int64_t begin = piece.begin + b->shard_begin - p->offset;
+        for (int k = 0, param = (int)shard->pieces[i].row; k < count_matrices(o, p); k++) {
+            piece.row = param < 0 ? -1 : matrix_number(param, k);
+            count += list_rows(matrix_of(o, p, k), p->value.cols, piece, begin, rows ? rows + count : NULL);
+        }
+    }
+    return count;
+}
+
+static double cost_of(const Optimizer *o, const Param *p) {
+    double cost = 0;
+    for (int k = 0; k < count_matrices(o, p); k++) {
+        Matrix m = matrix_of(o, p, k);
+        cost += (double)m.rows * (double)m.cols * (double)(m.rows < m.cols ? m.rows : m.cols);
+    }
+    return cost;
+}
+
+// Gives each matrix to the replica that has least to do so far: alike on all replicas, which hold the same ones.
+static Status divide_work(Optimizer *o) {
+    int replicas = context_ranks(o->context, placement_reductions[REDUCTION_MATRIX].replicas);
+    double *load = calloc((size_t)replicas, sizeof *load);
+    if (!load) return fail(ERR_OS, "no memory for the work of %d replicas", replicas);
+    for (int i = 0; i < o->params->count; i++) {
+        const Param *p = o->params->items[i];
+        int least = 0;
+        if (p->chunk < 0 || p->place.reduction != REDUCTION_MATRIX) continue;
+        for (int r = 1; r < replicas; r++)
+            if (load[r] < load[least]) least = r;
+        o->muon->owner[i] = least;
+        load[least] += cost_of(o, p);
+    }
+    free(load);
+    return OK;
+}
+
+static Status check_sums(const Optimizer *o) {
+    for (int i = 0; i < o->buckets->count; i++) {
+        const Bucket *b = &o->buckets->items[i];
+        if (is_stepped_whole(b) && b->replicas > 1) TRY(comm_can_reduce(b->group, F32, REDUCE_SUM));
+    }
+    return OK;
+}
+
+Status muon_create(Optimizer *o, Arena *arena) {
+    Muon *muon = o->muon = calloc(1, sizeof *muon);
+    if (!muon) return fail(ERR_OS, "no memory for Muon");
+    size_t n = (size_t)o->buckets->count + 1;
+    muon->num_matrices = o->params->count * MAX_MATRICES;
+    muon->owner = calloc((size_t)o->params->count + 1, sizeof *muon->owner);
+    muon->num_rows = calloc(n, sizeof *muon->num_rows);
+    muon->rows = calloc(n, sizeof(OpSegment *));
+    muon->host = calloc((size_t)muon->num_matrices * 3 + 1, sizeof *muon->host);
+    if (!muon->owner || !muon->num_rows || !muon->rows || !muon->host)
+        return fail(ERR_OS, "no memory for %d matrices of Muon", muon->num_matrices);
+    for (int i = 0; i < o->buckets->count; i++) {
+        muon->num_rows[i] = list_shard(o, i, NULL);
+        muon->rows[i] = calloc((size_t)muon->num_rows[i] + 1, sizeof *muon->rows[i]);
+        if (!muon->rows[i]) return fail(ERR_OS, "no memory for %d parts of matrices", muon->num_rows[i]);
+        list_shard(o, i, muon->rows[i]);
+    }
+    muon->sums = tensor_take(arena, "sums of squares of updates", muon->num_matrices, 3, F64);
+    TRY(divide_work(o));
+    return check_sums(o);
+}
+
+void muon_destroy(Optimizer *o) {
+    Muon *muon = o->muon;
+    if (!muon) return;
+    for (int i = 0; muon->rows && i < o->buckets->count; i++) free(muon->rows[i]);
+    free(muon->rows);
+    free(muon->num_rows);
+    free(muon->owner);
+    free(muon->host);
+    free(muon);
+}
+
+// ---- momentum and norms -----------------------------------------------------------------------------
+
+static Tensor grads_of(const Optimizer *o, const Bucket *b) { return o->params->chunks[b->chunk].grads; }
+
+// m <- momentum m + (1 - momentum) g. The update, m or with Nesterov momentum m + (1 - momentum) g, takes the
+// gradient's place.
+static void accumulate(const Optimizer *o, const Bucket *b, Tensor m, double grad_scale) {
+    const Context *c = o->context;
+    const MuonOptions *options = &o->options.muon;
+    double keep = options->momentum, factor = (1 - keep) * grad_scale;
+    Tensor g = bucket_shard(grads_of(o, b), b);
+    blend(c->device, c->stream, (Blend){.x = g, .y = m, .keep = keep, .factor = factor});
+    if (options->nesterov)
+        blend(c->device, c->stream, (Blend){.x = m, .y = g, .keep = factor, .factor = keep});
+    else
+        device_copy(c->device, c->stream, g, m);
+}
+
+// Finds the norm of every matrix of the model, to which no cut can change a bit (optimizer_grad_norm does the same).
+static void find_norms(Optimizer *o) {
+    const Context *c = o->context;
+    Muon *muon = o->muon;
+    int exponent;
+    double max = optimizer_largest(o, REDUCTION_MATRIX);
+    CHECK(isfinite(max), "an update of Muon is not finite");
+    frexp(max, &exponent);
+    device_zero(c->device, c->stream, muon->sums);
+    for (int i = 0; i < o->buckets->count; i++) {
+        const Bucket *b = &o->buckets->items[i];
+        if (!muon->num_rows[i]) continue;
+        sum_squares(c->device, c->stream,
+                    (SumSquares){.x = bucket_shard(grads_of(o, b), b),
+                                 .sum = muon->sums,
+                                 .exponent = exponent,
+                                 .num_segments = muon->num_rows[i],
+                                 .segments = muon->rows[i]});
+    }
+    device_download(c->device, c->stream, muon->host, muon->sums);
+    comm_all_reduce_host(o->owners, muon->host, muon->num_matrices * 3, REDUCE_SUM);
+    for (int i = 0; i < muon->num_matrices; i++) {
+        const double *sums = muon->host + 3 * (ptrdiff_t)i;
+        muon->host[i] = ldexp(sqrt(sums[0] + sums[1] + sums[2]), exponent);
+    }
+}
+
+// ---- one matrix ---------------------------------------------------------------------------------
+
+static double scale_of(const MuonOptions *options, Matrix m) {
+    double out = (double)m.rows, in = (double)m.cols, square = 0;
+    switch (options->scale) {
+    case MUON_SPECTRAL: square = fmax(out, in); break;
+    case MUON_SHAPE_SCALING: square = fmax(1, out / in); break;
+    case MUON_UNIT_RMS_NORM: square = out / in; break;
+    }
+    return options->extra_scale * sqrt(square);
+}
+
+// Multiplies the rows of a matrix by `factor`: from `share`, where they stand between those of others, to `alone`, or
+// with `back` the other way.
+static void move_rows(const Context *c, Matrix m, Tensor share, Tensor alone, double factor, bool back) {
+    int64_t groups = m.height == m.period ? 1 : share.rows / m.period, height = alone.rows / groups;
+    for (int64_t i = 0; i < groups; i++) {
+        Tensor between = tensor_rows(share, i * m.period + m.first, height);
+        Tensor dense = tensor_rows(alone, i * height, height);
+        blend(c->device, c->stream,
+              (Blend){.x = back ? dense : between, .y = back ? between : dense, .factor = factor});
+    }
+}
+
+// Makes one matrix of a parameter orthogonal. `whole` are the shares of all tp ranks, one after the other, of which
+// `share` is this rank's.
+static void orthogonalise(const Optimizer *o, int param, int k, Tensor whole, Tensor share) {
+    const Context *c = o->context;
+    const Param *p = o->params->items[param];
+    const MuonOptions *options = &o->options.muon;
+    const double least = 1e-7, norm = o->muon->host[matrix_number(param, k)];
+    ArenaMark mark = arena_mark(c->scratch);
+    Matrix m = matrix_of(o, p, k);
+    int parts = p->place.parts, blocks = p->place.cut.dim == 1 ? parts : 1;
+    int64_t rows = m.rows * m.cols / whole.cols, own = rows / parts;
+    Tensor x = tensor_take(c->scratch, "matrix of updates", rows, whole.cols, F32);
+    Tensor y = tensor_take(c->scratch, "next matrix of updates", rows, whole.cols, F32);
+    move_rows(c, m, whole, x, 1 / fmax(norm, least), false);
+    x = newton_schulz(c, options, x, y, blocks);
+    move_rows(c, m, share, tensor_rows(x, own * p->place.part, own), scale_of(options, m), true);
+    arena_release(c->scratch, mark);
+}
+
+static void step_param(const Optimizer *o, int param) {
+    const Context *c = o->context;
+    const Param *p = o->params->items[param];
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor whole = p->grad;
+    if (p->place.parts > 1) {
+        whole = tensor_take(c->scratch, "updates of all tp ranks", p->grad.rows * p->place.parts,
+                            p->grad.cols, F32);
+        comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, p->grad, whole);
+    }
+    for (int k = 0; k < count_matrices(o, p); k++) orthogonalise(o, param, k, whole, p->grad);
+    arena_release(c->scratch, mark);
+}
+
+// ---- all of them ----------------------------------------------------------------------------------
+
+static void gather_updates(const Optimizer *o) {
+    for (int i = 0; i < o->buckets->count; i++) {
+        const Bucket *b = &o->buckets->items[i];
+        Tensor grads = grads_of(o, b);
+        if (is_stepped_whole(b) && b->sharded)
+            comm_all_gather(b->group, o->context->stream, bucket_shard(grads, b),
+                            tensor_part(grads, b->begin, b->count));
+    }
+}
+
+// What other replicas orthogonalise becomes zero here, so that the sum over them is their result.
+static void orthogonalise_own(const Optimizer *o) {
+    const Context *c = o->context;
+    int replica = context_rank(c, placement_reductions[REDUCTION_MATRIX].replicas);
+    for (int i = 0; i < o->params->count; i++) {
+        const Param *p = o->params->items[i];
+        if (p->chunk < 0 || p->place.reduction != REDUCTION_MATRIX) continue;
+        if (o->muon->owner[i] == replica)
+            step_param(o, i);
+        else
+            device_zero(c->device, c->stream, p->grad);
+    }
+}
+
+static void share_results(const Optimizer *o) {
+    Stream *stream = o->context->stream;
+    for (int i = 0; i < o->buckets->count; i++) {
+        const Bucket *b = &o->buckets->items[i];
+        Tensor grads = grads_of(o, b), whole = tensor_part(grads, b->begin, b->count);
+        if (!is_stepped_whole(b) || b->replicas == 1) continue;
+        if (b->sharded)
+            comm_reduce_scatter(b->group, stream, whole, bucket_shard(grads, b), REDUCE_SUM);
+        else
+            comm_all_reduce(b->group, stream, whole, REDUCE_SUM);
+    }
+}
+
+void muon_step(Optimizer *o, double grad_scale, double lr, double weight_decay) {
+    const Context *c = o->context;
+    rank_doing("Muon");
+    for (int i = 0; i < o->buckets->count; i++)
+        if (is_stepped_whole(&o->buckets->items[i]))
+            accumulate(o, &o->buckets->items[i], o->shards[i].m, grad_scale);
+    find_norms(o);
+    gather_updates(o);
+    orthogonalise_own(o);
+    share_results(o);
+    for (int i = 0; i < o->buckets->count; i++) {
+        const Bucket *b = &o->buckets->items[i];
+        Tensor values = o->params->chunks[b->chunk].values;
+        if (!is_stepped_whole(b)) continue;
+        blend(c->device, c->stream,
+              (Blend){.x = bucket_shard(grads_of(o, b), b),
+                      .y = o->shards[i].main,
+                      .y_value = values.dtype == F32 ? (Tensor){0} : bucket_shard(values, b),
+                      .keep = 1,
+                      .factor = -lr,
+                      .own = weight_decay});
+    }
+}
