@@ -82,7 +82,7 @@ static void load(Engine *engine, void *self) {
     ModelSource *source = NULL;
     EXPECT_OK(model_source_open(&source, files->load, -1));
     if (!source) return;
-    EXPECT_OK(engine_read(engine, source, true, model_source_info(source)->state.optimizer_steps));
+    EXPECT_OK(engine_read(engine, source, true, true, model_source_info(source)->state.optimizer_steps));
     model_source_close(source);
 }
 

@@ -29,9 +29,17 @@ typedef struct {
     int64_t row, col, rows, cols;
 } Rect;
 
-// The three tensors of a parameter: NAME is the fp32 weight. Where the optimizer is saved, AdamW's moments are
-// "optimizer.exp_avg.NAME" and "optimizer.exp_avg_sq.NAME".
-typedef enum { STATE_WEIGHT, STATE_EXP_AVG, STATE_EXP_AVG_SQ, NUM_STATE_TENSORS } StateTensor;
+// The tensors of a parameter: NAME is the fp32 weight. Where the optimizer is saved, AdamW's moments are
+// "optimizer.exp_avg.NAME" and "optimizer.exp_avg_sq.NAME"; of a matrix that Muon steps there is "optimizer.momentum.NAME"
+// in their place. "ema.NAME" is the moving average of the weight, where the run keeps it.
+typedef enum {
+    STATE_WEIGHT,
+    STATE_EXP_AVG,
+    STATE_EXP_AVG_SQ,
+    STATE_MOMENTUM,
+    STATE_EMA,
+    NUM_STATE_TENSORS
+} StateTensor;
 void state_tensor_name(StateTensor which, const char *param, char name[160]);
 
 // The progress of a run; all other state follows from it. Each row is a field of the manifest with its type and
@@ -181,6 +189,8 @@ int checkpoint_num_tensors(const Checkpoint *checkpoint);
 CheckpointTensor checkpoint_tensor(const Checkpoint *checkpoint, int i);
 // The number of a tensor; -1: it has none of this name.
 int checkpoint_find(const Checkpoint *checkpoint, const char *tensor);
+// Returns whether it has such a tensor of any parameter.
+bool checkpoint_keeps(const Checkpoint *checkpoint, StateTensor which);
 // Reads a rectangle of tensor i: row j goes to out + j * stride. The checksum of every slice that it touches is
 // verified once per opening. Fails with ERR_DATA, which names file, tensor and slice.
 Status checkpoint_read(Checkpoint *checkpoint, int i, Rect rect, float *out, int64_t stride);
@@ -250,6 +260,8 @@ Status weight_reader_fill(void *self, const Param *param, float *local);
 // Accepts values that are NaN or infinite: the first is reported on standard error, the others are only counted.
 void model_source_allow_non_finite(ModelSource *source, bool allow);
 int64_t model_source_non_finite(const ModelSource *source); // how many were accepted
+// Has weights read from their moving average. ERR_CONFIG where the source keeps none.
+Status model_source_use_ema(ModelSource *source);
 // The checkpoint behind it, for its moments. NULL for models of other programs.
 Checkpoint *model_source_checkpoint(ModelSource *source);
 // Opens the tokenizer in the folder of the weights. Fails with ERR_NO_INPUT when there is none.
@@ -278,6 +290,7 @@ int model_options(const ModelShape *shape, ModelOption out[MAX_MODEL_OPTIONS]);
 typedef struct {
     char name[96];
     int64_t rows, cols;
+    bool is_hidden_matrix; // that Muon may step
 } WeightSpec;
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count);
 

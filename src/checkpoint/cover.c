@@ -6,11 +6,21 @@
 
 // ---- the order of tensors -----------------------------------------------------------------------
 
+static const char *const state_prefixes[NUM_STATE_TENSORS] = {
+    "", "optimizer.exp_avg.", "optimizer.exp_avg_sq.", "optimizer.momentum.", "ema."};
+
 void state_tensor_name(StateTensor which, const char *param, char name[160]) {
-    static const char *const prefixes[NUM_STATE_TENSORS] = {"", "optimizer.exp_avg.",
-                                                            "optimizer.exp_avg_sq."};
-    int size = snprintf(name, 160, "%s%s", prefixes[which], param);
+    int size = snprintf(name, 160, "%s%s", state_prefixes[which], param);
     CHECK(size < 160, "the name of %s is too long", param);
+}
+
+bool checkpoint_keeps(const Checkpoint *c, StateTensor which) {
+    for (int i = 0; i < checkpoint_num_tensors(c); i++) {
+        const char *name = checkpoint_tensor(c, i).name;
+        if (which != STATE_WEIGHT && !strncmp(name, state_prefixes[which], strlen(state_prefixes[which])))
+            return true;
+    }
+    return which == STATE_WEIGHT;
 }
 
 static int first_prefix(const char *name, const char *const *prefixes) {
@@ -21,7 +31,8 @@ static int first_prefix(const char *name, const char *const *prefixes) {
 
 // Weights come before moments; among them the order is that of the model, with numbers compared as numbers.
 static int compare_names(const char *a, const char *b) {
-    static const char *const moments[] = {"optimizer.exp_avg_sq.", "optimizer.exp_avg.", NULL};
+    static const char *const moments[] = {"ema.", "optimizer.momentum.", "optimizer.exp_avg_sq.",
+                                          "optimizer.exp_avg.", NULL};
     static const char *const parts[] = {"embedding.", "decoder.layers.", "decoder.", NULL};
     int kind = first_prefix(b, moments) - first_prefix(a, moments);
     if (kind) return kind;

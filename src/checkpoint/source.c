@@ -15,7 +15,7 @@ struct ModelSource {
     char *path;
     uint64_t hash;    // of the file that describes the model
     Text passed_over; // why newer checkpoints were not opened
-    bool allow_non_finite;
+    bool allow_non_finite, use_ema;
     int64_t non_finite; // weights that are NaN or infinite and were accepted
 };
 
@@ -39,13 +39,29 @@ static Status check_tensor(const Checkpoint *c, StateTensor which, const WeightS
                 checkpoint_folder(c), name, t.rows, t.cols, weight->rows, weight->cols);
 }
 
+static bool wants(const Checkpoint *c, StateTensor which, const WeightSpec *weight, bool muon, bool ema) {
+    bool moments = checkpoint_info(c)->has_optimizer, momentum = muon && weight->is_hidden_matrix;
+    switch (which) {
+    case STATE_EXP_AVG:
+    case STATE_EXP_AVG_SQ: return moments && !momentum;
+    case STATE_MOMENTUM: return moments && momentum;
+    case STATE_EMA: return ema;
+    default: return true;
+    }
+}
+
 static Status check_tensors(const Checkpoint *c, const WeightSpec *weights, int count) {
-    int kinds = checkpoint_info(c)->has_optimizer ? NUM_STATE_TENSORS : STATE_WEIGHT + 1;
-    for (StateTensor which = 0; (int)which < kinds; which++)
-        for (int i = 0; i < count; i++) TRY(check_tensor(c, which, &weights[i]));
-    if (checkpoint_num_tensors(c) == kinds * count) return OK;
+    bool muon = checkpoint_keeps(c, STATE_MOMENTUM), ema = checkpoint_keeps(c, STATE_EMA);
+    int wanted = 0;
+    for (StateTensor which = 0; which < NUM_STATE_TENSORS; which++)
+        for (int i = 0; i < count; i++) {
+            if (!wants(c, which, &weights[i], muon, ema)) continue;
+            TRY(check_tensor(c, which, &weights[i]));
+            wanted++;
+        }
+    if (checkpoint_num_tensors(c) == wanted) return OK;
     return fail(ERR_DATA, "%s: %d tensors; its model has %d", checkpoint_folder(c), checkpoint_num_tensors(c),
-                kinds * count);
+                wanted);
 }
 
 static Status check_model(const Checkpoint *c) {
@@ -206,6 +222,16 @@ static Status read_any(void *source, const char *name, Rect rect, float *out, in
 WeightReader model_source_reader(ModelSource *source) { return (WeightReader){read_any, source}; }
 
 void model_source_allow_non_finite(ModelSource *source, bool allow) { source->allow_non_finite = allow; }
+Status model_source_use_ema(ModelSource *source) {
+    source->use_ema = source->checkpoint && checkpoint_keeps(source->checkpoint, STATE_EMA);
+    if (source->use_ema) return OK;
+    return fail(
+        ERR_CONFIG,
+        "%s keeps no moving average of its weights: it comes from training with --ema-decay; leave out "
+        "--use-ema to take the weights",
+        source->path);
+}
+
 int64_t model_source_non_finite(const ModelSource *source) { return source->non_finite; }
 
 static Status non_finite(ModelSource *source, const char *name, int64_t row, int64_t col, double value) {
@@ -234,8 +260,10 @@ static Status check_finite(ModelSource *source, const char *name, Rect rect, con
 
 static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
     if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
-    int tensor = checkpoint_find(source->checkpoint, name);
-    if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, name);
+    char tensor_name[160];
+    state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
+    int tensor = checkpoint_find(source->checkpoint, tensor_name);
+    if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, tensor_name);
     return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
 }
 

@@ -16,6 +16,7 @@ static Status list(const Params *params, WeightSpec **weights, int *count) {
         if (!is_own(params->items[i])) continue;
         WeightSpec *weight = &(*weights)[(*count)++];
         *weight = (WeightSpec){.rows = spec->real_rows, .cols = spec->cols};
+        weight->is_hidden_matrix = spec->matrices[0] > 0;
         snprintf(weight->name, sizeof weight->name, "%s", spec->name);
     }
     return OK;

@@ -75,7 +75,8 @@ Status cmd_export(Options *o) {
     TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
     model_source_allow_non_finite(source, o->allow_non_finite);
     model_source_warn(source);
-    Status status = export(source, o);
+    Status status = o->use_ema ? model_source_use_ema(source) : OK;
+    if (status == OK) status = export(source, o);
     model_source_close(source);
     return status;
 }

@@ -75,7 +75,8 @@ Status model_job_open(ModelJob *job, const Options *o, int ranks) {
     ModelSource *source;
     TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
     if (launcher_rank() == 0) model_source_warn(source);
-    Status status = look_at(job, source);
+    Status status = o->use_ema ? model_source_use_ema(source) : OK;
+    if (status == OK) status = look_at(job, source);
     model_source_close(source);
     return status;
 }
@@ -125,7 +126,8 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     if (status == OK) status = model_source_compare(source, world);
     if (status == OK) {
         model_source_allow_non_finite(source, o->allow_non_finite);
-        status = infer_open(infer, source, &spec, world);
+        if (o->use_ema) status = model_source_use_ema(source);
+        if (status == OK) status = infer_open(infer, source, &spec, world);
     }
     model_source_close(source);
     return status;

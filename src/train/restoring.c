@@ -81,10 +81,20 @@ static void report_changes(const Options *o, const char *saved, Reporter *report
 
 // ---- one checkpoint -----------------------------------------------------------------------------
 
-static Status wanted_moments(const Options *o, const ModelSource *source, bool *moments) {
+static Status same_optimizer(const Options *o, ModelSource *source) {
+    bool saved = checkpoint_keeps(model_source_checkpoint(source), STATE_MOMENTUM);
+    if (saved == !strcmp(o->optimizer, "muon")) return OK;
+    return fail(ERR_CONFIG,
+                "%s holds the state of --optimizer %s: go on with that, or add --no-load-optim to go on with "
+                "--optimizer %s from fresh moments",
+                model_source_path(source), saved ? "muon" : "adam", o->optimizer);
+}
+
+static Status wanted_moments(const Options *o, ModelSource *source, bool *moments) {
     const CheckpointInfo *info = model_source_info(source);
     *moments = o->load_optim && !o->finetune && info->has_optimizer;
-    if (*moments || o->finetune || !o->load_optim || info->state.iteration == 0) return OK;
+    if (*moments) return same_optimizer(o, source);
+    if (o->finetune || !o->load_optim || info->state.iteration == 0) return OK;
     return fail(
         ERR_CONFIG,
         "%s holds no optimizer state (it was saved with --no-save-optim): add --no-load-optim to go on "
@@ -98,7 +108,8 @@ static Status read_state(Engine *engine, const Options *o, ModelSource *source) 
     TRY(same_model(model_source_path(source), &model_source_info(source)->shape,
                    &engine_spec_of(engine)->shape));
     TRY(wanted_moments(o, source, &moments));
-    return engine_read(engine, source, moments, model_source_info(source)->state.optimizer_steps);
+    return engine_read(engine, source, moments, !o->finetune,
+                       model_source_info(source)->state.optimizer_steps);
 }
 
 // Collective over the world; fails on all ranks.

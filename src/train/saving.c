@@ -41,17 +41,6 @@ static int64_t count_retained(const Options *o, int64_t from, int64_t end) {
     return count_saves(from, end, common) - !last;
 }
 
-static Status state_bytes(const Options *o, const ModelShape *shape, int64_t *bytes) {
-    WeightSpec *weights;
-    int count;
-    *bytes = 0;
-    TRY(model_weights(shape, &weights, &count));
-    for (int i = 0; i < count; i++) *bytes += weights[i].rows * weights[i].cols * (int64_t)sizeof(float);
-    free(weights);
-    if (o->save_optim) *bytes *= NUM_STATE_TENSORS;
-    return OK;
-}
-
 // Counts steps up to `step`, since --keep-last does not count later ones.
 static Status count_existing(const char *save, int64_t step, int64_t *existing) {
     int64_t *steps = NULL;
@@ -69,7 +58,8 @@ static int at_most_int(int64_t x) { return x < INT_MAX ? (int)x : INT_MAX; }
 // run only warns, since the user may move checkpoints away.
 static Status check_room(const Options *o, const ModelShape *shape, int64_t from, int64_t end) {
     int64_t bytes, existing;
-    TRY(state_bytes(o, shape, &bytes));
+    StateKinds kinds = {o->save_optim, !strcmp(o->optimizer, "muon"), o->ema_decay > 0};
+    TRY(state_bytes(shape, &kinds, &bytes));
     TRY(count_existing(o->save, from, &existing));
     bool open = o->save_interval == INT_UNSET || (o->save_interval == INT_AUTO && !o->keep_last);
     int64_t saves = open ? 1 : count_saves(from, end, shortest_interval(o));

@@ -139,13 +139,20 @@ typedef struct {
     struct OnDevice *sources; // [count], of what is downloaded
 } EngineState;
 
-// Lists the state of this rank; with `moments`, AdamW's moments too. With `copied`, copies it to the host.
+// The bytes of a checkpoint, fp32 all of them: weights and, where there are any, moments and averages.   ERR_OS without
+// memory.
+typedef struct {
+    bool moments, muon, ema; // of the optimizer; those of Muon, in place of AdamW's; an average
+} StateKinds;
+Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *bytes);
+// Lists the state of this rank, averages too; with `moments`, those of the optimizer. With `copied`, copies it to the host.
 // ERR_OS without memory.
 Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state);
 void engine_state_free(EngineState *state);
-// Reads all weights, and with `moments` AdamW's moments from a source that is a checkpoint. `optimizer_steps` is the
-// number of steps that AdamW has done. May fail on this rank alone.
-Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t optimizer_steps);
+// Reads all weights, and with `moments` those of the optimizer from a source that is a checkpoint. `optimizer_steps` is
+// the number of steps that it has done. With `ema` averages go on where the source has any, else they begin at the
+// weights. May fail on this rank alone.
+Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, int64_t optimizer_steps);
 int64_t engine_optimizer_steps(const Engine *engine);
 
 const EngineMemory *engine_memory(const Engine *engine); // predicted and allocated

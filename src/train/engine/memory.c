@@ -13,6 +13,7 @@ typedef struct {
     const EngineSpec *spec;
     Schedule schedule;
     Text ranks, saved, blocks;
+    int64_t checkpoint_bytes;
 } Report;
 
 static double sbh(const EngineSpec *spec) {
@@ -111,9 +112,13 @@ static void add_staging(const Report *r, Text *out) {
         mib(peer_staging_bytes(ranks) + groups_staging_bytes(&first, ALL_ROLES, peer_staging_bytes)));
 }
 
-// A checkpoint has fp32 weights and both moments of every parameter.
+static Status measure_checkpoint(Report *r) {
+    StateKinds kinds = {true, r->spec->muon.iterations > 0, r->spec->ema_decay > 0};
+    return state_bytes(&r->spec->shape, &kinds, &r->checkpoint_bytes);
+}
+
 static void add_checkpoints(const Report *r, Text *out) {
-    double one = 12.0 * (double)model_parameters(&r->spec->shape) / 1048576;
+    double one = (double)r->checkpoint_bytes / 1048576;
     text_add(
         out,
         "\na checkpoint is %.1f MiB. --memory-save-interval takes, of all machines together, %.1f MiB for two of them\n"
@@ -145,6 +150,7 @@ Status memory_add(const EngineSpec *spec, Text *out) {
     Status status = OK;
     for (int pp = 0; status == OK && pp < grid_along(spec->grid, AXIS_PP); pp++)
         status = measure_rank(&report, pp);
+    if (status == OK) status = measure_checkpoint(&report);
     if (status == OK) print_report(&report, out);
     text_free(&report.blocks);
     text_free(&report.saved);

@@ -7,10 +7,14 @@
 #include <string.h>
 
 // The tensors that a rank holds of one parameter.
-typedef enum { WEIGHT, MASTER_WEIGHT, FIRST_MOMENT, SECOND_MOMENT, NUM_KEPT } Kept;
+typedef enum { WEIGHT, MASTER_WEIGHT, FIRST_MOMENT, SECOND_MOMENT, MOMENTUM, AVERAGE, NUM_KEPT } Kept;
 
-static const char *const kept_names[NUM_KEPT] = {"weights", "master weights beside the weights",
-                                                 "AdamW's first moment", "AdamW's second moment"};
+static const char *const kept_names[NUM_KEPT] = {"weights",
+                                                 "master weights beside the weights",
+                                                 "AdamW's first moment",
+                                                 "AdamW's second moment",
+                                                 "Muon's momentum",
+                                                 "the average of weights"};
 
 // The roles whose ranks hold replicas, in the order in which they are compared. Replicas of the gradient's reduction
 // get the same gradients: there a difference stays in its tensor. Over tp and ENDS (of the tied embedding) it spreads
@@ -73,8 +77,9 @@ static Status add_part(void *self, const OwnedPart *part) {
     const Params *params = sums->params;
     while (params->items[sums->cursor] != part->param) sums->cursor = (sums->cursor + 1) % params->count;
     if (part->value.dtype != F32) add_tensor(sums, sums->cursor, MASTER_WEIGHT, part->main);
-    add_tensor(sums, sums->cursor, FIRST_MOMENT, part->m);
-    add_tensor(sums, sums->cursor, SECOND_MOMENT, part->v);
+    add_tensor(sums, sums->cursor, part->v.data ? FIRST_MOMENT : MOMENTUM, part->m);
+    if (part->v.data) add_tensor(sums, sums->cursor, SECOND_MOMENT, part->v);
+    if (part->ema.data) add_tensor(sums, sums->cursor, AVERAGE, part->ema);
     return OK;
 }
 

@@ -173,6 +173,21 @@ static Status split_layers(const Options *o, int *counts, EngineSpec *spec) {
     return OK;
 }
 
+// ---- the optimizer ----------------------------------------------------------------------------------
+
+static MuonOptions muon_of(const Options *o) {
+    if (strcmp(o->optimizer, "muon") != 0) return (MuonOptions){0};
+    return (MuonOptions){.iterations = o->muon_num_ns_steps,
+                         .momentum = o->muon_momentum,
+                         .nesterov = o->muon_nesterov,
+                         .split_qkv = o->muon_split_qkv,
+                         .coefficients = o->muon_coefficient_type,
+                         .scale = !strcmp(o->muon_scale_mode, "spectral")        ? MUON_SPECTRAL
+                                  : !strcmp(o->muon_scale_mode, "shape_scaling") ? MUON_SHAPE_SCALING
+                                                                                 : MUON_UNIT_RMS_NORM,
+                         .extra_scale = o->muon_extra_scale_factor};
+}
+
 // ---- the whole specification ----------------------------------------------------------------------------------
 
 static ScheduleCosts costs_of(const double times[4]) {
@@ -220,6 +235,8 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .overlap_gradients = o->overlap_grad_reduce,
         .overlap_weights = o->overlap_param_gather,
         .adam = {o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad},
+        .muon = muon_of(o),
+        .ema_decay = o->ema_decay,
         .bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size,
         .device = o->device,
         .threads = threads,

@@ -105,15 +105,21 @@ static Numbers numbers_of(Gathering *g, Tensor owned, Tensor value) {
                   : (Numbers){.floats = copy};
 }
 
+// What `m` of a part is: Muon keeps no second moment beside it.
+static StateTensor first_moment(const OwnedPart *part) {
+    return part->v.data ? STATE_EXP_AVG : STATE_MOMENTUM;
+}
+
 // One rank's copy of what several hold is enough; a tied copy is its original.
 static Status gather_part(void *self, const OwnedPart *whole) {
     Gathering *g = self;
     if (whole->param->spec.tied_to || !whole->param->place.first) return OK;
     int64_t from = duty(whole, whole->copy), to = duty(whole, whole->copy + 1);
     OwnedPart part = {.param = whole->param, .begin = whole->begin + from, .count = to - from};
-    Tensor all[NUM_STATE_TENSORS] = {whole->main, whole->m, whole->v};
-    for (StateTensor t = 0; t < (g->moments ? NUM_STATE_TENSORS : STATE_WEIGHT + 1); t++) {
-        if (part.count <= 0) break;
+    Tensor all[NUM_STATE_TENSORS] = {[STATE_WEIGHT] = whole->main, [STATE_EMA] = whole->ema};
+    if (g->moments) all[first_moment(whole)] = whole->m, all[STATE_EXP_AVG_SQ] = whole->v;
+    for (StateTensor t = 0; t < NUM_STATE_TENSORS; t++) {
+        if (part.count <= 0 || !all[t].data) continue;
         Numbers numbers = {0};
         if (g->capacity)
             numbers = numbers_of(g, tensor_part(all[t], from, part.count),
@@ -122,6 +128,20 @@ static Status gather_part(void *self, const OwnedPart *whole) {
             g->used += part.count;
         add_rects(g, &part, t, &numbers);
     }
+    return OK;
+}
+
+Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *bytes) {
+    WeightSpec *weights;
+    int count;
+    *bytes = 0;
+    TRY(model_weights(shape, &weights, &count));
+    for (int i = 0; i < count; i++) {
+        int moments = kinds->muon && weights[i].is_hidden_matrix ? 1 : 2;
+        int tensors = 1 + (kinds->moments ? moments : 0) + kinds->ema;
+        *bytes += weights[i].rows * weights[i].cols * (int64_t)sizeof(float) * tensors;
+    }
+    free(weights);
     return OK;
 }
 
@@ -169,6 +189,7 @@ void engine_state_free(EngineState *state) {
 typedef struct {
     ModelSource *source;
     Context *context;
+    bool moments, ema;
     float *buffer; // for one part
     int64_t capacity;
 } Reading;
@@ -201,18 +222,23 @@ static Status read_moments(void *self, const OwnedPart *part) {
         r->buffer = malloc((size_t)part->count * sizeof *r->buffer);
         if (!r->buffer) return fail(ERR_OS, "no memory for %lld moments", (long long)part->count);
     }
-    TRY(read_moment(r, part, STATE_EXP_AVG, part->m));
-    return read_moment(r, part, STATE_EXP_AVG_SQ, part->v);
+    if (r->ema) TRY(read_moment(r, part, STATE_EMA, part->ema));
+    if (!r->moments) return OK;
+    TRY(read_moment(r, part, first_moment(part), part->m));
+    return part->v.data ? read_moment(r, part, STATE_EXP_AVG_SQ, part->v) : OK;
 }
 
-Status engine_read(Engine *engine, ModelSource *source, bool moments, int64_t optimizer_steps) {
+Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, int64_t optimizer_steps) {
     Optimizer *optimizer = engine_optimizer(engine);
     Context *c = engine_context(engine);
-    Reading reading = {.source = source, .context = c};
+    Checkpoint *checkpoint = model_source_checkpoint(source);
+    Reading reading = {.source = source, .context = c, .moments = moments};
+    reading.ema =
+        ema && optimizer->options.ema_decay > 0 && checkpoint && checkpoint_keeps(checkpoint, STATE_EMA);
     WeightReader reader = model_source_reader(source);
     Status status = params_fill(engine_params(engine), c->device, weight_reader_fill, &reader,
                                 optimizer_write_master, optimizer);
-    if (status == OK && moments) status = optimizer_visit(optimizer, read_moments, &reading);
+    if (status == OK && (moments || reading.ema)) status = optimizer_visit(optimizer, read_moments, &reading);
     if (status == OK && moments) optimizer->steps = optimizer_steps;
     free(reading.buffer);
     return status;
