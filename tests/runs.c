@@ -36,6 +36,10 @@ EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers,
     return spec;
 }
 
+void run_use_muon(EngineSpec *spec) {
+    spec->muon = (MuonOptions){5, 0.95, true, true, "quintic", MUON_SPECTRAL, 0.2};
+}
+
 void run_make_llama(EngineSpec *spec) {
     ModelShape *s = &spec->shape;
     s->activation = ACTIVATION_SWIGLU, s->position = POSITION_ROTARY, s->rotary_base = 10000;

@@ -45,6 +45,8 @@ void run_limit_attention(EngineSpec *spec);
 typedef enum { RUN_GPT, RUN_LLAMA, RUN_SANDWICH, RUN_PARALLEL, RUN_POST, NUM_RUN_MODELS } RunModel;
 extern const char *const run_model_names[NUM_RUN_MODELS];
 void run_make_model(EngineSpec *spec, RunModel model);
+// Has Muon step its hidden matrices.
+void run_use_muon(EngineSpec *spec);
 // Token `position` of sample `sample`.
 int32_t run_token(int64_t sample, int64_t position, int vocabulary);
 // The arrays of one step of this rank; freed with run_batch_free.

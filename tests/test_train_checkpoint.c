@@ -1,6 +1,7 @@
 // Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}: GPT and Llama, fp32 and
-// bf16, whole and sharded optimizer. Going on from a checkpoint of the same grid is never having stopped, bit
-// for bit; what another grid has loaded and saved again is the same tensors, byte for byte.
+// bf16, whole and sharded optimizer, AdamW and Muon, with an average of the weights and without. Going on from a
+// checkpoint of the same grid is never having stopped, bit for bit; what another grid has loaded and saved again is the
+// same tensors, byte for byte.
 //
 // Each grid is left in one of the eight settings and met on an eighth of the grids; with TRIREME_TEST_LONG=1
 // in all settings and on all grids. The short form has four settings, which hold every pair of choices, and a
@@ -43,6 +44,13 @@ typedef struct {
     char name[96];
 } Setting;
 
+// Muon in half of the settings, of which the short form takes half, an average of the weights in half.
+static void set_optimizer(EngineSpec *spec, int number) {
+    bool llama = number & 1, bf16 = number & 2;
+    if (llama != bf16) run_use_muon(spec);
+    spec->ema_decay = llama ? 0.9 : 0;
+}
+
 // Chunks where there are layers for them; 8 layers go unevenly into 3, 5, 6 and 7 stages.
 static void make_setting(Setting *s, Grid grid, int number) {
     bool llama = number & 1, bf16 = number & 2, sharded = number & 4;
@@ -55,6 +63,7 @@ static void make_setting(Setting *s, Grid grid, int number) {
     s->spec.mode.dtype = bf16 ? BF16 : F32;
     s->spec.shard_optimizer = sharded && grid_along(grid, AXIS_DP) > 1;
     s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.shard_optimizer;
+    set_optimizer(&s->spec, number);
     layer_balance(LAYERS, grid_along(grid, AXIS_PP) * s->spec.num_chunks, 0, 0, s->counts);
     s->spec.split.counts = s->counts;
     snprintf(s->name, sizeof s->name, "t%d d%d p%d %s %s%s", grid_along(grid, AXIS_TP),

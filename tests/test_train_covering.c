@@ -1,7 +1,7 @@
 // Everything composes: a covering set of runs. Each combines a grid, a schedule and the layers of its stages,
-// precision, recomputation, sequence parallelism, the distributed optimizer, overlaps, messages, a tree of leaves, a model,
-// its batches and evaluations; together they hold every pair of such choices that is possible at all. Each must
-// give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
+// precision, recomputation, sequence parallelism, the distributed optimizer, Muon, overlaps, messages, a tree of
+// leaves, a model, its batches and evaluations; together they hold every pair of such choices that is possible at all.
+// Each must give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
 // after every step, on the cpu or the simulated GPU; and one data-parallel rank, where gradients are added in a tree of
 // leaves. What changes rounding (t, d without a tree, sequence parallelism) is compared in tolerances.
 // The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
@@ -48,6 +48,7 @@ typedef enum {
     TREE,
     VISIBLE,
     PER_TOKEN,
+    OPTIMIZER,
     NUM_FACTORS
 } Factor;
 
@@ -55,15 +56,15 @@ enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, NUM_RUN_MODELS,
-                                            2, 2, 2, 2, 3, 2, 2, 2, 4, 2};
+                                            2, 2, 2, 2, 3, 2, 2, 2, 4, 2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
 // What the function depends on, and how it is rounded; the others are ways of computing it.
 static const bool matters[NUM_FACTORS] = {
-    [TENSOR] = true, [DATA] = true,    [SEQUENCE_PARALLEL] = true, [PRECISION] = true,
-    [MODEL] = true,  [DROPOUT] = true, [PROBABILITIES] = true,     [MICROBATCH_SIZE] = true,
-    [MASKED] = true, [TREE] = true,    [VISIBLE] = true,           [PER_TOKEN] = true};
+    [TENSOR] = true,  [DATA] = true,          [SEQUENCE_PARALLEL] = true, [PRECISION] = true, [MODEL] = true,
+    [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true,    [TREE] = true,
+    [VISIBLE] = true, [PER_TOKEN] = true,     [OPTIMIZER] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -122,6 +123,7 @@ static RunPlan plan_of(const Case *c) {
     spec->per_token = l[PER_TOKEN];
     set_recomputation(&spec->mode, l[RECOMPUTATION]);
     spec->shard_optimizer = l[SHARDED];
+    if (l[OPTIMIZER]) run_use_muon(spec), spec->ema_decay = 0.9;
     spec->virtual_data = l[TREE] ? LEAVES : 0;
     spec->overlap_gradients = l[OVERLAP] > 0;
     spec->overlap_weights = l[OVERLAP] > 1;
@@ -137,7 +139,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(text, NAME_BYTES,
-             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s",
+             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
              powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
              recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
              l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
@@ -146,7 +148,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
              l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
              l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
              l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
-             l[PER_TOKEN] ? ", per token" : "");
+             l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // The whole model against an independent one: initial values, logits, every gradient and ten AdamW steps of
-// tests/golden/oracle_gpt.txt, oracle_llama.txt and two variants, which tests/oracle/oracle.py printed (PyTorch,
-// float64).
+// tests/golden/oracle_gpt.txt, oracle_llama.txt and two variants, and 20 steps of Muon in oracle_muon.txt, which
+// tests/oracle/oracle.py printed (PyTorch, float64).
 // tests/oracle/README.md has the format and the tolerances.
 #include "harness.h"
 #include "runs.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ELEMENTS = 8, MAX_LOGITS = 8, MAX_VOCABULARY = 128, MAX_PARAMS = 128, MAX_STEPS = 16 };
+enum { ELEMENTS = 8, MAX_LOGITS = 8, MAX_VOCABULARY = 128, MAX_PARAMS = 128, MAX_STEPS = 32 };
 
 typedef struct {
     char name[96];
@@ -18,9 +18,9 @@ typedef struct {
 
 typedef struct {
     int version, layers, hidden, heads, groups, ffn, sequence, vocabulary, micro_batch, microbatches, llama,
-        exact, llama3, limited, num_params, num_steps;
+        exact, llama3, limited, muon, num_params, num_steps;
     long seed;
-    double perturbation, adamw[6], loss, step_loss[MAX_STEPS], step_norm[MAX_STEPS];
+    double perturbation, adamw[6], momentum, extra_scale, loss, step_loss[MAX_STEPS], step_norm[MAX_STEPS];
     struct {
         int sample, position;
         double value[MAX_VOCABULARY];
@@ -72,6 +72,7 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
                  {"exact", &g->exact},
                  {"llama3", &g->llama3},
                  {"limited", &g->limited},
+                 {"muon", &g->muon},
                  {"sequence", &g->sequence},
                  {"vocabulary", &g->vocabulary},
                  {"micro_batch", &g->micro_batch},
@@ -82,6 +83,7 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
         if (!strcmp(key, sizes[i].key)) return fscanf(f, "%d", sizes[i].value) == 1;
     if (!strcmp(key, "seed")) return fscanf(f, "%ld", &g->seed) == 1;
     if (!strcmp(key, "perturbation")) return fscanf(f, "%lf", &g->perturbation) == 1;
+    if (!strcmp(key, "momentum")) return fscanf(f, "%lf %lf", &g->momentum, &g->extra_scale) == 2;
     if (!strcmp(key, "loss")) return fscanf(f, "%lf", &g->loss) == 1;
     double *a = g->adamw;
     return !strcmp(key, "adamw") &&
@@ -105,8 +107,8 @@ static bool read_line(FILE *f, Golden *g, const char *key) {
            fscanf(f, "%lf %lf %lf", &g->step_loss[step], &g->step_norm[step], &loss32) == 3;
 }
 
-// The short form ends before the golden's last step, and looks at no final value.
-static int steps_of(const Golden *g) { return harness_short() ? 2 : g->num_steps; }
+// Of AdamW's steps the short form ends before the golden's last one, and looks at no final value.
+static int steps_of(const Golden *g) { return harness_short() && !g->muon ? 2 : g->num_steps; }
 
 static Golden *read_golden(const char *path) {
     Golden *g = calloc(1, sizeof *g);
@@ -120,7 +122,8 @@ static Golden *read_golden(const char *path) {
     EXPECT(g->num_initial == n && g->num_gradient == n && g->num_final == n, "%d, %d and %d of %d parameters",
            g->num_initial, g->num_gradient, g->num_final, n);
     EXPECT(g->num_logits == 4, "%d lines of logits", g->num_logits);
-    EXPECT(g->num_steps == 10 && g->num_step_lines == 10, "%d of %d steps", g->num_step_lines, g->num_steps);
+    EXPECT(g->num_steps == (g->muon ? 20 : 10) && g->num_step_lines == g->num_steps, "%d of %d steps",
+           g->num_step_lines, g->num_steps);
     EXPECT(g->loss == g->step_loss[0], "the loss %.12g is not that of step 0", g->loss);
     return g;
 }
@@ -155,6 +158,8 @@ static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, 
     s->hidden_dropout = s->attention_dropout = 0;
     spec.num_microbatches = g->microbatches / grid_along(grid, AXIS_DP);
     spec.adam = (AdamOptions){g->adamw[1], g->adamw[2], g->adamw[3], g->adamw[5]};
+    if (g->muon)
+        spec.muon = (MuonOptions){5, g->momentum, true, true, "quintic", MUON_SPECTRAL, g->extra_scale};
     return spec;
 }
 
@@ -365,6 +370,14 @@ static void variants_on(Grid grid, const char *schedule, int chunks, const char 
     compare_with(TEST_FOLDER "/golden/oracle_limited_llama.txt", grid, schedule, chunks, device);
 }
 
+// 20 steps of Muon, its matrices divided among the replicas and cut over tp.
+static void muon_on(Grid grid, const char *schedule, int chunks, const char *device) {
+    compare_with(TEST_FOLDER "/golden/oracle_muon.txt", grid, schedule, chunks, device);
+}
+
+static void muon(void) { muon_on((Grid)GRID(1, 1, 1), "1f1b", 1, "cpu"); }
+static void muon_of_reference(void) { muon_on((Grid)GRID(1, 1, 1), "1f1b", 1, "reference"); }
+static void muon_of_eight_ranks(void) { muon_on((Grid)GRID(2, 2, 2), "interleaved", 2, "cpu"); }
 static void variants(void) { variants_on((Grid)GRID(1, 1, 1), "1f1b", 1, "cpu"); }
 static void variants_of_reference(void) { variants_on((Grid)GRID(1, 1, 1), "1f1b", 1, "reference"); }
 static void variants_of_eight_ranks(void) { variants_on((Grid)GRID(2, 2, 2), "interleaved", 2, "cpu"); }
@@ -384,6 +397,9 @@ int main(int argc, char **argv) {
                                       {"variants", variants},
                                       {"variants_of_reference", variants_of_reference},
                                       {"variants_of_eight_ranks", variants_of_eight_ranks},
+                                      {"muon", muon},
+                                      {"muon_of_reference", muon_of_reference},
+                                      {"muon_of_eight_ranks", muon_of_eight_ranks},
                                       {0}},
                        argc, argv);
 }

@@ -98,6 +98,18 @@ typedef struct {
 } AdamW;
 void adamw(Device *device, Stream *stream, AdamW args);
 
+// y = keep y + factor (x + own y), where y is not read unless keep or own is other than 0. One operation for what an
+// optimizer of whole matrices makes beside its products: momentum (own 0), a moving average (keep 1, own -1), a step
+// with weight decay (keep 1, factor -lr), a multiple of x (keep 0).
+// x and y are F32, or U16 with a value BF16 beside them: an fp32 number as the two parts of bf16_split (half.h).
+// y_value, where y is F32, becomes y in its own element type. x, x_value, y, y_value [R, C]; y may be x.
+typedef struct {
+    Tensor x, x_value; // values: absent, or of a parameter
+    Tensor y, y_value;
+    double keep, factor, own;
+} Blend;
+void blend(Device *device, Stream *stream, Blend args);
+
 // y += x, both of one element type
 typedef struct {
     Tensor x;

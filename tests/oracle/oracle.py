@@ -10,6 +10,7 @@ generate them from the counter-based random numbers of src/base/rng.h, of which 
     python3 oracle.py llama3 > ../golden/oracle_llama3.txt
     python3 oracle.py limited_gpt > ../golden/oracle_limited_gpt.txt
     python3 oracle.py limited_llama > ../golden/oracle_limited_llama.txt
+    python3 oracle.py muon > ../golden/oracle_muon.txt
 """
 
 import math
@@ -36,6 +37,7 @@ class Shape:
     exact: int = 0  # of a GPT: GELU by erf, not by tanh
     limited: int = 0  # documents, a window in two of three layers, sinks, a scale and a cap of scores, loss per token
     llama3: int = 0  # of a Llama: slowed rotations, and biases of the attention's two linear layers
+    muon: int = 0  # Muon steps the matrices of the layers
 
 
 SHAPES = {
@@ -45,14 +47,18 @@ SHAPES = {
     "limited_gpt": Shape(limited=1),
     "limited_llama": Shape(heads=8, groups=4, ffn=96, llama=1, limited=1),
     "llama3": Shape(heads=4, groups=4, ffn=96, llama=1, llama3=1),
+    "muon": Shape(heads=8, groups=4, ffn=96, llama=1, muon=1),
 }
 FACTOR, LOW, HIGH, ORIGINAL = 8.0, 1.0, 4.0, 128  # of llama3
 ROTARY_BASE = 10000.0
 WINDOW, WINDOWED, SCALE, CAP_SCORES = 5, (True, False, True), 0.5, 1.5  # of limited; layers repeat after three
 SEED = 1234
 PERTURBATION = 0.05  # of every parameter around its base value
-STEPS = 10
+STEPS, MUON_STEPS = 10, 20
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
+MOMENTUM, EXTRA_SCALE = 0.95, 0.2  # of Muon, with Nesterov's momentum
+QUINTIC = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
+           (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]
 ELEMENTS = 8  # of each tensor, spread over its rows and columns
 LOGITS_AT = [(0, 0), (0, 15), (3, 7), (7, 15)]  # (sample, position)
 
@@ -281,7 +287,50 @@ def accumulate_gradients(p, step, shape):
     return total
 
 
-def make_optimizer(p):
+def is_hidden_matrix(name):
+    return name.startswith("decoder.layers.") and "linear" in name and name.endswith("weight")
+
+
+def orthogonal(update):
+    """Newton-Schulz from the side that has fewer rows; then the scale of a spectral norm."""
+    x = update.T if update.shape[0] > update.shape[1] else update
+    x = x / x.norm().clamp(min=1e-7)
+    for a, b, c in QUINTIC:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    scale = EXTRA_SCALE * math.sqrt(max(update.shape))
+    return scale * (x.T if update.shape[0] > update.shape[1] else x)
+
+
+class Muon:
+    """Muon for the matrices of the layers; queries, keys and values of linear_qkv are matrices of their own."""
+
+    def __init__(self, p, shape):
+        self.shape = shape
+        self.matrices = {name: x for name, x in p.items() if is_hidden_matrix(name)}
+        self.momenta = {name: torch.zeros_like(x) for name, x in self.matrices.items()}
+        self.others = make_adamw({name: x for name, x in p.items() if name not in self.matrices})
+
+    def update(self, name, u):
+        if "linear_qkv" not in name:
+            return orthogonal(u)
+        each, size = self.shape.heads // self.shape.groups, self.shape.hidden // self.shape.heads
+        groups = u.view(self.shape.groups, each + 2, size, u.shape[1])
+        parts = groups.split([each, 1, 1], dim=1)
+        parts = [orthogonal(part.reshape(-1, u.shape[1])).view_as(part) for part in parts]
+        return torch.cat(parts, dim=1).view_as(u)
+
+    @torch.no_grad()
+    def step(self):
+        for name, x in self.matrices.items():
+            m = self.momenta[name]
+            m.lerp_(x.grad, 1 - MOMENTUM)
+            u = self.update(name, x.grad.lerp(m, MOMENTUM))
+            x.mul_(1 - LEARNING_RATE * WEIGHT_DECAY).sub_(u, alpha=LEARNING_RATE)
+        self.others.step()
+
+
+def make_adamw(p):
     groups = [
         {"params": [x for x in p.values() if x.ndim == 2], "weight_decay": WEIGHT_DECAY},
         {"params": [x for x in p.values() if x.ndim == 1], "weight_decay": 0.0},
@@ -289,13 +338,18 @@ def make_optimizer(p):
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
 
 
+def num_steps(shape):
+    return MUON_STEPS if shape.muon else STEPS
+
+
 def train(dtype, shape):
     """[(loss, gradient norm before clipping)] of every step, and the trained parameters."""
     p = make_parameters(shape, dtype)
-    optimizer = make_optimizer(p)
+    optimizer = Muon(p, shape) if shape.muon else make_adamw(p)
     history = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
+    for step in range(num_steps(shape)):
+        for x in p.values():
+            x.grad = None
         loss = accumulate_gradients(p, step, shape)
         history.append((loss, torch.nn.utils.clip_grad_norm_(p.values(), CLIP).item()))
         optimizer.step()
@@ -325,6 +379,8 @@ def print_settings(shape):
     print("seed", SEED)
     print("perturbation", PERTURBATION)
     print("adamw", LEARNING_RATE, *BETAS, EPSILON, WEIGHT_DECAY, CLIP)
+    if shape.muon:
+        print("momentum", MOMENTUM, EXTRA_SCALE)
     print("tokens", shape.sequence + 1, *sample_tokens(0, shape))
 
 
@@ -343,7 +399,7 @@ def print_first_step(shape):
 
 def print_training(shape):
     (precise, trained), (single, _) = train(torch.float64, shape), train(torch.float32, shape)
-    print("steps", STEPS)
+    print("steps", num_steps(shape))
     for step, ((loss, grad_norm), (loss32, _)) in enumerate(zip(precise, single)):
         print("step", step, number(loss), number(grad_norm), number(loss32))
     for name, tensor in trained.items():
