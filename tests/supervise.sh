@@ -221,6 +221,14 @@ if check "a failure that would come again is not tried again"; then
     expect_said "needs --save"
 fi
 
+if check "a request to stop while it waits before a start is no end of the run"; then
+    FAKE_SIGNAL=KILL start pause -- ./fake "${threads[@]}" --save "$PWD/pause"
+    waits_long() { [[ $(events pause '"wait_s": 2.000') == 1 ]]; }
+    until_true waits_long
+    kill -TERM "$pid"
+    expect_end 75
+fi
+
 if check "hosts: as many as needed, those that pass the check"; then
     cat >launch <<'END'
 #!/bin/bash

@@ -416,7 +416,7 @@ static Status run(Supervisor *s) {
             break;
         }
         start_once(s);
-    } while (go_on(s, &status) && !s->session.stop.signal);
+    } while (go_on(s, &status)); // after a request during its pause await_room ends the loop
     entry_begin(&line, "done", s->session.start);
     text_add(&line, ", \"status\": %d", (int)status);
     entry_write(&line, s->ledger);
