@@ -8,7 +8,7 @@
 static double weights_of(const Options *o) {
     double h = o->hidden_size, head = o->kv_channels, heads = o->num_attention_heads;
     double attention = h * head * (2 * heads + 2 * o->shape.query_groups);
-    double mlp = (o->swiglu ? 3.0 : 2.0) * h * o->ffn_hidden_size;
+    double mlp = (o->swiglu || o->geglu ? 3.0 : 2.0) * h * o->ffn_hidden_size;
     double tables = o->vocab_size * h * (o->untie_embeddings_and_output_weights ? 2 : 1);
     if (!strcmp(o->position_embedding_type, "learned_absolute")) tables += o->max_position_embeddings * h;
     return o->num_layers * (attention + mlp) + tables;
