@@ -2,21 +2,39 @@
 # Every family of models against transformers: logits, gradients, steps, files, text.
 # Usage: families.sh PATH/trireme PATH/print_logits PATH/family_steps FOLDER
 #
-# Python is that of $TRIREME_VENV, or of the virtual environment that ecosystem.sh has made in FOLDER. Families that its
-# transformers does not have yet are left out; 5.23 has all. TABLE=FILE receives the table of docs/formats.md, and
-# FAMILIES="Qwen3|Phi-3" checks some alone. Exit code 77: there is no such environment.
+# Python lives in a virtual environment in FOLDER, on top of a python3-torch of version 2.4 or later (Debian 13 has one), or
+# in $TRIREME_VENV, which is used as it is. Older versions of transformers compute some families otherwise. TABLE=FILE
+# receives the table of docs/formats.md, and FAMILIES="Qwen3|Phi-3" checks some alone. Exit code 77: what is needed cannot
+# be had here.
 set -uo pipefail
 here=$(cd "${BASH_SOURCE%/*}" && pwd)
 programs=()
 for program in "$1" "$2" "$3"; do programs+=("$(readlink -f "$program")"); done
-venv=${TRIREME_VENV:-$4/venv}
 table=${TABLE:+$(readlink -f "$TABLE")}
-"$venv/bin/python" -c 'import torch, transformers, safetensors, gguf' 2>/dev/null || {
-    echo "skipped: no virtual environment with torch, transformers, safetensors and gguf in $venv"
-    exit 77
-}
+packages=(transformers==5.23.0 safetensors gguf)
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 export PYTHONDONTWRITEBYTECODE=1
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+venv=${TRIREME_VENV:-$4/families}
+if [[ -z ${TRIREME_VENV:-} && ! -e $venv/complete ]]; then
+    /usr/bin/python3 -c 'import torch, ensurepip; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)' \
+        2>/dev/null || skip "python3-torch is not installed, or older than 2.4"
+    rm -rf "$venv"
+    mkdir -p "$venv"
+    log=$4/families.log
+    /usr/bin/python3 -m venv --system-site-packages "$venv" >"$log" 2>&1 || skip "no virtual environment: $(tail -1 "$log")"
+    timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
+        "${packages[@]}" >>"$log" 2>&1 || skip "packages of the Python index: $(tail -1 "$log")"
+    touch "$venv/complete"
+fi
+"$venv/bin/python" -c 'import torch, gguf, safetensors, transformers; assert transformers.__version__ >= "5."' 2>/dev/null ||
+    skip "$venv has no torch, gguf, safetensors and transformers of version 5 or later"
+
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1

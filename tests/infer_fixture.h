@@ -41,6 +41,22 @@ static inline ModelShape fixture_limited(ModelShape s) {
     return s;
 }
 
+// Norms around sublayers, of heads, by 1 + weight; caps, a window in some layers, two bases, a layer without rotations.
+static inline ModelShape fixture_sandwich(void) {
+    ModelShape s = fixture_llama();
+    s.norm_place = NORM_SANDWICH, s.norm_offset = true, s.qk_norm = QK_NORM_HEAD;
+    s.activation = ACTIVATION_GEGLU, s.embedding_multiplier = 3, s.logit_cap = 5, s.softmax_cap = 4;
+    s.window = 5, s.window_period = 2, s.window_layers = 1, s.rotary_base_local = 500, s.no_rope_freq = 3;
+    return s;
+}
+
+// Norms after sublayers, of all heads together.
+static inline ModelShape fixture_post(void) {
+    ModelShape s = fixture_llama();
+    s.norm_place = NORM_POST, s.qk_norm = QK_NORM_ALL;
+    return s;
+}
+
 // The initial values of a run of this shape, as the trainer makes them, if `plain`; else every weight, bias
 // and norm is drawn.
 typedef struct {
@@ -68,7 +84,7 @@ static inline Status fixture_read(void *self, const char *name, Rect rect, float
     RngKey key = rng_key(s->seed, name, 0);
     for (int64_t row = 0; row < rect.rows; row++) {
         uint64_t first = (uint64_t)((rect.row + row) * fixture_columns(s, name) + rect.col);
-        float mean = norm ? 1 : 0;
+        float mean = norm && !s->norm_offset ? 1 : 0;
         rng_fill_normal(key, first, (uint64_t)rect.cols, mean, std, out + row * stride);
     }
     return OK;

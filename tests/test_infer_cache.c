@@ -96,6 +96,11 @@ static void limited_tell_the_same(void) {
     stories_of(fixture_limited(fixture_llama()));
 }
 
+static void other_families_tell_the_same(void) {
+    stories_of(fixture_sandwich());
+    stories_of(fixture_post());
+}
+
 // In bf16 a choice between neighbours may fall otherwise, and then all that follows.
 static void expect_like_story(const Story *a, const Story *b, Grid grid) {
     for (int step = 0; step < STEPS; step++) {
@@ -301,6 +306,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"gpt_tells_the_same", gpt_tells_the_same},
                                       {"llama_tells_the_same", llama_tells_the_same},
                                       {"limited_tell_the_same", limited_tell_the_same},
+                                      {"other_families_tell_the_same", other_families_tell_the_same},
                                       {"narrow_types_tell_alike", narrow_types_tell_alike},
                                       {"a_checking_device_agrees", a_checking_device_agrees},
                                       {"pieces_do_not_show", pieces_do_not_show},

@@ -40,6 +40,13 @@ __attribute__((format(printf, 2, 3))) static void put(Command *command, const ch
 
 static void add_scaling(Command *to, const Rope *rope) {
     if (rope->kind == ROPE_LINEAR) put(to, "--rotary-seq-len-interpolation-factor %g", rope->factor);
+    if (rope->kind == ROPE_YARN || rope->kind == ROPE_DYNAMIC)
+        put(to, "--rope-scaling-type %s --rope-scaling-factor %g --rope-original-max-position-embeddings %d",
+            rope->kind == ROPE_YARN ? "yarn" : "dynamic", rope->factor, rope->original);
+    if (rope->kind == ROPE_YARN && rope->high != 32) put(to, "--yarn-beta-fast %g", rope->high);
+    if (rope->kind == ROPE_YARN && rope->low != 1) put(to, "--yarn-beta-slow %g", rope->low);
+    if (rope->attention > 0) put(to, "--yarn-attention-factor %g", rope->attention);
+    if (rope->unrounded) put(to, "--no-yarn-correction-range-round-to-int");
     if (rope->kind != ROPE_LLAMA3) return;
     put(to, "--use-rope-scaling --rope-scaling-factor %g", rope->factor);
     if (rope->low != 1) put(to, "--rope-low-freq-factor %g", rope->low);
