@@ -62,7 +62,8 @@ static void compare(RunModel model, Grid trained, Grid grid, DType dtype) {
 static void equals_evaluation(void) {
     static const Grid GRIDS[] = {GRID(1, 1, 1), GRID(2, 1, 2), GRID(1, 1, 3), GRID(4, 1, 1)};
     for (int i = 0; i < 8 * NUM_RUN_MODELS; i++)
-        compare((RunModel)(i / 8), i & 1 ? (Grid)GRID(2, 1, 2) : (Grid)GRID(1, 1, 1), GRIDS[i % 4], i & 4 ? BF16 : F32);
+        compare((RunModel)(i / 8), i & 1 ? (Grid)GRID(2, 1, 2) : (Grid)GRID(1, 1, 1), GRIDS[i % 4],
+                i & 4 ? BF16 : F32);
 }
 
 int main(int argc, char **argv) {
