@@ -139,7 +139,7 @@ static Status run(Comm *world, void *arg) {
     TRY(model_source_open(&source, job->folder, -1));
     EngineSpec spec = spec_of(job, &model_source_info(source)->shape);
     TRY(engine_open(&engine, &spec, world));
-    TRY(engine_read(engine, source, false, 0));
+    TRY(engine_read(engine, source, false, false, 0));
     model_source_close(source);
     const Params *params = engine_params(engine);
     for (int i = 0; comm_rank(world) == 0 && i < params->count; i++) {

@@ -417,7 +417,7 @@ void blend(Device *device, Stream *stream, Blend args) {
     y.rows = x.rows, y.cols = x.cols;
     if (args.y_value.data) y_value.dtype = element_type(OP_BLEND, args.y_value);
     if (x.dtype != U16) args.x_value = (Tensor){0};
-    launch(device, stream, OP_BLEND, &args, (Shape[]){x, optional(x_value), y, optional(y_value)});
+    device_launch(device, stream, OP_BLEND, &args, (Shape[]){x, optional(x_value), y, optional(y_value)});
 }
 
 void add(Device *device, Stream *stream, Add args) {

@@ -203,7 +203,7 @@ static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) 
     else if (m->meaning == INVERSE_SQUARE)
         write_real(out, m->name, squared);
     else if (!strcmp(m->size, "softmax_scale"))
-        write_real(out, m->name, model_softmax_scale(s));
+        write_real(out, m->name, value > 0 ? value : 1 / sqrt(s->head_size));
     else
         write_real(out, m->name, m->meaning == SAME_FACTOR && value == 0 ? 1 : value);
 }
