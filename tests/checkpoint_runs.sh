@@ -60,6 +60,12 @@ if check "going on with a decay that changes, on a grid, is never having stopped
     goes_on decay --train-iters 10 --eval-interval 5 --eval-iters 2 --start-weight-decay 0.01 --end-weight-decay 0.1 \
         --weight-decay-incr-style linear --ranks 4 --dp 2 --tp 2 --use-distributed-optimizer
 fi
+if check "going on with Muon and an average of the weights, on a grid, is never having stopped"; then
+    goes_on muon --train-iters 10 "${no_evaluation[@]}" --optimizer muon --muon-nesterov --ema-decay 0.9 --bf16 \
+        --ranks 4 --dp 2 --pp 2 --use-distributed-optimizer
+    train muon-alone --train-iters 10 "${no_evaluation[@]}" --optimizer dist_muon --muon-use-nesterov --bf16
+    expect_close muon-whole muon-alone 1e-3
+fi
 
 # ---- not all of it --------------------------------------------------------------------------------------
 common=("${no_evaluation[@]}" --train-iters 10)
@@ -84,6 +90,12 @@ fi
 if check "a checkpoint without moments is refused"; then
     need save_both
     refused 78 "no-save-optim" "${common[@]}" --load bare
+fi
+if check "another optimizer than that of the checkpoint is refused"; then
+    need save_both
+    refused 78 "state of --optimizer adam.*--no-load-optim" "${common[@]}" --load saved --optimizer muon
+    train other "${common[@]}" --load saved --optimizer muon --no-load-optim
+    expect_rows other 5
 fi
 if check "another model than the one of the checkpoint is refused"; then
     need save_both

@@ -151,6 +151,19 @@ for options in "" "--tp 2 --ranks 2 --mbs 2" "--pp 4 --ranks 4 --mbs 3" "--devic
             perplexity.out || complain "validation loss $loss, but $options $(cat perplexity.out)"
     fi
 done
+# The average of weights that never change is the weights.
+if check "--use-ema takes the average of the weights"; then
+    for rate in 1e-3 0; do
+        train averaged-$rate --train-iters 10 --split "1,1,0" --eval-iters 1 --lr $rate \
+            --ema-decay 0.8 --save averaged-$rate
+        run evaluate weights-$rate --load averaged-$rate --data-path numbers --split "1,1,0"
+        run evaluate ema-$rate --load averaged-$rate --data-path numbers --split "1,1,0" --use-ema --tp 2 --ranks 2
+        run export "out-$rate" --load averaged-$rate --to hf --output "hf-$rate" --use-ema
+    done
+    cmp -s weights-1e-3.out ema-1e-3.out && complain "the average is the weights: $(cat ema-1e-3.out)"
+    awk 'NR == FNR { if (/^nats/) w = $2 } NR != FNR && /^nats/ { d = $2 - w } END { exit !(d < 2e-5 && d > -2e-5) }' \
+        weights-0.out ema-0.out || complain "weights $(cat weights-0.out), average $(cat ema-0.out)"
+fi
 if check "evaluate takes shorter windows"; then
     need train_numbers
     run evaluate shorter --load numbered --data-path numbers --split "0,1,0" --seq-length 7
@@ -215,6 +228,7 @@ refuse 78 "use --ranks 2" generate --load saved --prompt x --tp 2
 refuse 78 "4 attention heads are not divisible" generate --load saved --prompt x --tp 3 --ranks 3
 refuse 78 "the model has 4 layers" generate --load saved --prompt x --pp 5 --ranks 5
 refuse 78 "--bf16 and --fp16" generate --load saved --prompt x --bf16 --fp16
+refuse 78 "keeps no moving average" generate --load saved --prompt x --use-ema
 refuse 78 "--stop is empty" generate --load saved --prompt x --stop a ""
 refuse 78 "the model has 32 positions" generate --load saved --prompt "$(seq -s " " 200)"
 if check "refused with: do not belong together"; then

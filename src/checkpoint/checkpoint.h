@@ -30,8 +30,8 @@ typedef struct {
 } Rect;
 
 // The tensors of a parameter: NAME is the fp32 weight. Where the optimizer is saved, AdamW's moments are
-// "optimizer.exp_avg.NAME" and "optimizer.exp_avg_sq.NAME"; of a matrix that Muon steps there is
-// "optimizer.momentum.NAME" in their place. "ema.NAME" is the moving average of the weight, where the run keeps it.
+// "optimizer.exp_avg.NAME" and "optimizer.exp_avg_sq.NAME"; a matrix that Muon steps has "optimizer.momentum.NAME" in
+// their place. "ema.NAME" is the moving average of the weight, where the run keeps it.
 typedef enum {
     STATE_WEIGHT,
     STATE_EXP_AVG,

@@ -146,7 +146,7 @@ typedef struct {
 } StateKinds;
 Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *bytes);
 // Lists the state of this rank, averages too; with `moments`, those of the optimizer. With `copied`, copies it to the
-// host. ERR_OS without memory.
+// host.   ERR_OS without memory.
 Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state);
 void engine_state_free(EngineState *state);
 // Reads all weights, and with `moments` those of the optimizer from a source that is a checkpoint. `optimizer_steps` is
