@@ -288,8 +288,11 @@ typedef struct {
 static Status measure(Comm *world, void *arg) {
     const MemoryCase *one = arg;
     Grid grid = GRID(1, one->dp, 1);
-    RuntimeSpec spec = {
-        .topology = topology_of(grid, 0), .device = "cpu", .threads = 1, .mode.dtype = one->dtype};
+    RuntimeSpec spec = {.topology = topology_of(grid, 0),
+                        .roles = ALL_ROLES,
+                        .device = "cpu",
+                        .threads = 1,
+                        .mode.dtype = one->dtype};
     Runtime runtime;
     Context *c = &runtime.context;
     EXPECT_OK(runtime_open(&runtime, &spec, world)); // measuring: without memory
