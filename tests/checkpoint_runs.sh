@@ -65,6 +65,7 @@ if check "going on with Muon and an average of the weights, on a grid, is never 
         --ranks 4 --dp 2 --pp 2 --use-distributed-optimizer
     train muon-alone --train-iters 10 "${no_evaluation[@]}" --optimizer dist_muon --muon-use-nesterov --bf16
     expect_close muon-whole muon-alone 1e-3
+    grep -q '"version": 4' muon/step-00000010/manifest.json || complain "muon: older programs take it for damaged"
 fi
 
 # ---- not all of it --------------------------------------------------------------------------------------

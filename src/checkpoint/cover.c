@@ -14,15 +14,6 @@ void state_tensor_name(StateTensor which, const char *param, char name[160]) {
     CHECK(size < 160, "the name of %s is too long", param);
 }
 
-bool checkpoint_keeps(const Checkpoint *c, StateTensor which) {
-    for (int i = 0; i < checkpoint_num_tensors(c); i++) {
-        const char *name = checkpoint_tensor(c, i).name;
-        if (which != STATE_WEIGHT && !strncmp(name, state_prefixes[which], strlen(state_prefixes[which])))
-            return true;
-    }
-    return which == STATE_WEIGHT;
-}
-
 static int first_prefix(const char *name, const char *const *prefixes) {
     int i = 0;
     while (prefixes[i] && strncmp(name, prefixes[i], strlen(prefixes[i])) != 0) i++;
@@ -138,4 +129,13 @@ int manifest_find(const Manifest *m, const char *tensor) {
             low = middle + 1;
     }
     return -1;
+}
+
+bool manifest_keeps(const Manifest *m, StateTensor which) {
+    for (int i = 0; i < m->num_tensors; i++) {
+        const char *name = m->slices[m->tensors[i].first].tensor;
+        if (which != STATE_WEIGHT && !strncmp(name, state_prefixes[which], strlen(state_prefixes[which])))
+            return true;
+    }
+    return which == STATE_WEIGHT;
 }

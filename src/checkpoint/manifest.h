@@ -64,7 +64,8 @@ Status manifest_add(Manifest *manifest, const char *text, size_t size, const cha
 void manifest_add_other(Manifest *manifest, OtherFile file);
 // Groups the slices by tensor. Fails with ERR_DATA unless the slices of each tensor cover it exactly once.
 Status manifest_finish(Manifest *manifest, const char *what);
-int manifest_find(const Manifest *manifest, const char *tensor); // -1: none
+int manifest_find(const Manifest *manifest, const char *tensor);  // -1: none
+bool manifest_keeps(const Manifest *manifest, StateTensor which); // such a tensor of any parameter
 
 // Writes a rank's record: an object with the tables alone.
 void manifest_write_record(const Manifest *manifest, Text *out);

@@ -117,15 +117,17 @@ static bool has_newer_sizes(const ModelShape *s) {
 
 // The lowest version of the format whose programs go on correctly. Programs of version 1 ignore the scaling of
 // rotations, those of version 2 the samples that are left out, those of version 3 what families other than GPT-2 and
-// Llama have.
-static int version_needed(const CheckpointInfo *info) {
+// Llama have; they take Muon's momentum and averages for damage.
+static int version_needed(const Manifest *m) {
+    const CheckpointInfo *info = &m->info;
     if (has_newer_sizes(&info->shape)) return 4;
+    if (manifest_keeps(m, STATE_MOMENTUM) || manifest_keeps(m, STATE_EMA)) return 4;
     return info->state.skipped.count ? 3 : info->shape.rope.kind == ROPE_PLAIN ? 1 : 2;
 }
 
-static void write_info(const CheckpointInfo *info, Text *out) {
-    text_add(out,
-             "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ", version_needed(info));
+static void write_info(const Manifest *m, Text *out) {
+    const CheckpointInfo *info = &m->info;
+    text_add(out, "\"format\": \"" MANIFEST_FORMAT "\",\n\"version\": %d,\n\"program\": ", version_needed(m));
     add_string(out, info->program);
     text_add(out, ",\n\"state\": ");
     state_write(&info->state, out);
@@ -149,7 +151,7 @@ void manifest_write_last_line(const char *text, size_t size, Text *out) {
 
 void manifest_write(const Manifest *m, Text *out) {
     text_add(out, "{\n");
-    write_info(&m->info, out);
+    write_info(m, out);
     write_files(m, out);
     text_add(out, ",\n");
     write_tensors(m, out);

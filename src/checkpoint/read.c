@@ -154,6 +154,8 @@ const char *checkpoint_folder(const Checkpoint *c) { return c->folder; }
 int checkpoint_num_tensors(const Checkpoint *c) { return c->manifest.num_tensors; }
 int checkpoint_find(const Checkpoint *c, const char *tensor) { return manifest_find(&c->manifest, tensor); }
 
+bool checkpoint_keeps(const Checkpoint *c, StateTensor which) { return manifest_keeps(&c->manifest, which); }
+
 CheckpointTensor checkpoint_tensor(const Checkpoint *c, int i) {
     CHECK(i >= 0 && i < c->manifest.num_tensors, "%s has no tensor %d", c->folder, i);
     TensorEntry tensor = c->manifest.tensors[i];
