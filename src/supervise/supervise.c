@@ -113,6 +113,7 @@ static Status add_options(Supervisor *s) {
     s->run_file = given.run_file ? copy(given.run_file) : join_path(s->state_dir, "run.json");
     if (!given.load) text_add(&s->extra, "--load\n%s\n", given.save);
     if (!given.run_file) text_add(&s->extra, "--run-file\n%s\n", s->run_file);
+    if (!given.data_cache_path) text_add(&s->extra, "--data-cache-path\n%s/indices\n", s->state_dir);
     first_load_read(&s->first_load, &given);
     options_destroy(&given);
     return OK;
