@@ -26,7 +26,7 @@ nodes_named "${nodes[@]}"
 cat >agent <<END_OF_FILE
 #!/bin/bash
 pid=\$(cat "$nodes_folder/\$1" 2>/dev/null) && ip link show "to-\$1" | grep -q "state UP" || exit 255
-nsenter --target "\$pid" --all env -i PATH="$PATH" HOME=/root sh -c "cd '$PWD' && \${*:2}"
+nsenter --target "\$pid" --all env -i PATH="$PATH" HOME=/root TMPDIR="$PWD" sh -c "cd '$PWD' && \${*:2}"
 status=\$?
 [[ \$(cat "$nodes_folder/\$1" 2>/dev/null) == "\$pid" ]] || exec sleep 1000
 exit \$status
@@ -94,9 +94,9 @@ expect_end() { # NAME
     "$trireme" checkpoint diff reference "$1" >diff.log 2>&1 || complain "$1 differs from the undisturbed run: $(tail -1 diff.log)"
 }
 has_saved() { [[ $(compgen -G "$1/step-*" | sed 's/.*step-0*//' | sort -n | tail -1) -ge $2 ]]; }
-# starts NAME: the machines of each start, a line each.
-starts() { sed -n 's/.*"event": "started".*"hosts": "\([^"]*\)".*/\1/p' "$1/supervise/ledger.jsonl" 2>/dev/null; }
-has_started() { [[ $(starts "$1" | wc -l) -ge $2 ]]; }
+# starts NAME: the machines of each start, a line each. On a busy machine a start may fail by itself, and is made again.
+starts() { sed -n 's/.*"event": "started".*"hosts": "\([^"]*\)".*/\1/p' "$1/supervise/ledger.jsonl" 2>/dev/null | uniq; }
+runs_on() { [[ $(starts "$1" | tail -1) == "$2" ]]; }
 expect_starts() { [[ $(starts "$1" | paste -s -d' ') == "$2" ]] || complain "$1 ran on $(starts "$1" | paste -s -d' '), not $2"; }
 nobody_is_left() {
     local node left
@@ -114,7 +114,7 @@ for way in "${ways[@]}"; do
         until_true has_saved "$way.cut" 20
         node_cut b
         SECONDS=0
-        until_true has_started "$way.cut" 2
+        until_true runs_on "$way.cut" a:2,c:2
         expect_told
         expect_end "$way.cut"
         expect_starts "$way.cut" "a:2,b:2 a:2,c:2"
@@ -125,7 +125,7 @@ for way in "${ways[@]}"; do
         until_true has_saved "$way.power" 20
         node_down b
         SECONDS=0
-        until_true has_started "$way.power" 2
+        until_true runs_on "$way.power" a:2
         expect_told
         until_true has_saved "$way.power" 40
         node_up b
