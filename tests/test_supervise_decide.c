@@ -119,6 +119,17 @@ static void the_same_error(void) {
     EXPECT(decide(ends, 2, INT_UNSET).restart, "at another iteration");
 }
 
+// mpirun ends with 205 where a machine is lost, ssh with 255; before a first step the command may be wrong.
+static void launchers_own(void) {
+    StartEnding ends[3] = {failed(255, 0), failed(255, 0), failed(255, 0)};
+    for (int i = 0; i < 3; i++) ends[i].launcher = true;
+    EXPECT(!decide(ends, 2, INT_UNSET).restart, "it has never trained");
+    ends[0] = killed(7);
+    EXPECT(decide(ends, 3, INT_UNSET).restart, "it has trained");
+    ends[2].launcher = false;
+    EXPECT(!decide(ends, 3, INT_UNSET).restart, "a rank has said so");
+}
+
 // What has failed after the last iteration is told, and the run is over all the same.
 static void done_and_failed(void) {
     StartEnding end = {.kind = END_DONE, .status = ERR_IO, .iteration = 9};
@@ -219,6 +230,7 @@ int main(int argc, char **argv) {
                                  {"the same failure", the_same_failure},
                                  {"progress", progress},
                                  {"the same error", the_same_error},
+                                 {"launchers' own", launchers_own},
                                  {"done and failed", done_and_failed},
                                  {"strikes", strikes},
                                  {"strikes of blamed ranks", blamed_strikes},

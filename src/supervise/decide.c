@@ -70,6 +70,13 @@ static Class class_of(const StartEnding *e, const char **why) {
     return ONCE;
 }
 
+// A launcher that has trained before is told rightly how to start, so what it ends with comes from outside.
+static bool is_launchers_own(const StartEnding *endings, int count) {
+    bool trained = false;
+    for (int i = 0; i < count; i++) trained |= endings[i].iteration > 0;
+    return trained && endings[count - 1].launcher && endings[count - 1].kind == END_STATUS;
+}
+
 static bool is_failure(const StartEnding *e) { return e->kind != END_DONE && e->kind != END_EARLY; }
 
 // Of an error any rank may be the first one that leaves, and in any instruction.
@@ -113,6 +120,7 @@ NextStep decide(const StartEnding *endings, int count, int max_restarts) {
                                            : "it ended early, as it was asked to",
                     last->kind == END_DONE && last->status ? ", but what came after them failed" : "");
     Class class = class_of(last, &why);
+    if (class == ONCE && is_launchers_own(endings, count)) class = AGAIN, why = "the launcher failed";
     if (class == NEVER) return stop(last, why, "");
     if (class == ONCE && happened_before(endings, count - 1))
         return stop(last, why, ", for the second time at the same iteration");
@@ -131,7 +139,7 @@ NextStep decide(const StartEnding *endings, int count, int max_restarts) {
 }
 
 static int strikes_of(const StartEnding *e) {
-    if (e->rank < 0) return 0;
+    if (e->rank < 0 || e->unproved) return 0;
     if (e->kind == END_HANG || e->kind == END_SIGNAL) return 1;
     if (e->kind != END_STATUS || !e->blamed) return 0;
     return e->status == ERR_REPLICAS ? STRIKES_TO_EXCLUDE : e->status == ERR_OS || e->status == ERR_HANG;

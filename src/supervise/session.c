@@ -169,6 +169,13 @@ static void take_blamed(const Session *s, const RankView *failed, int64_t blamed
     *e->host = *e->doing = 0;
 }
 
+static int count_joined(const Session *s, bool left) {
+    int count = 0;
+    for (int i = 0; i < s->num_views; i++)
+        count += s->views[i].joined && (!left || s->views[i].beat.phase == BEAT_DONE || s->views[i].gone);
+    return count;
+}
+
 static int64_t furthest(const Session *s, int64_t iteration) {
     for (int i = 0; i < s->num_views; i++)
         if (s->views[i].joined && s->views[i].beat.iteration > iteration)
@@ -177,22 +184,24 @@ static int64_t furthest(const Session *s, int64_t iteration) {
 }
 
 // `gone`: a rank whose process had disappeared while the launcher went on; NULL: none.
-static void describe_error(const Session *s, const RankView *gone, int64_t blamed, StartEnding *e) {
+static void describe_error(const Session *s, const RankView *gone, const RunSays *says, StartEnding *e) {
     const RankView *failed = first_failed(s, false);
-    bool failed_in_order = blamed >= 0 && !gone && WIFEXITED(s->wait_status);
+    bool failed_in_order = says->blamed >= 0 && !gone && WIFEXITED(s->wait_status);
     if (failed) {
         e->kind = END_STATUS;
         e->status = failed->beat.status;
         take_rank(e, failed);
     } else if (gone) {
         e->kind = END_SIGNAL;
+        e->unproved = strchr(s->hosts, ',') && count_joined(s, true) == count_joined(s, false);
         take_rank(e, gone);
     } else {
         end_of_child(s, e);
+        e->launcher = !s->is_process && strcmp(says->state, "failed") != 0;
         if (s->is_process && s->num_views && s->views[0].joined)
             e->pid = s->child, snprintf(e->host, sizeof e->host, "%s", s->views[0].beat.host);
     }
-    if (failed || failed_in_order) take_blamed(s, failed, blamed, e);
+    if (failed || failed_in_order) take_blamed(s, failed, says->blamed, e);
 }
 
 static void describe_end(const Session *s, const RankView *gone, StartEnding *e) {
@@ -209,7 +218,7 @@ static void describe_end(const Session *s, const RankView *gone, StartEnding *e)
         e->kind = END_EARLY;
         e->status = status;
     } else {
-        describe_error(s, gone, says.blamed, e);
+        describe_error(s, gone, &says, e);
     }
     e->disk_full = (e->status == ERR_IO || e->status == ERR_CREATE) && disk_is_full(s->save);
 }
@@ -229,13 +238,6 @@ typedef struct {
 static int64_t file_bytes(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
-}
-
-static int count_joined(const Session *s, bool left) {
-    int count = 0;
-    for (int i = 0; i < s->num_views; i++)
-        count += s->views[i].joined && (!left || s->views[i].beat.phase == BEAT_DONE || s->views[i].gone);
-    return count;
 }
 
 static void look(Session *s, Watch *w, double tick_s) {

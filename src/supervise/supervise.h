@@ -34,6 +34,8 @@ typedef struct {
     char host[BEAT_HOST]; // of that rank, as --hosts spells it
     char doing[BEAT_DOING];
     bool blamed;    // it was the cause (rank_blame), and not only the first one that left
+    bool unproved;  // the launcher may have killed it because of another host
+    bool launcher;  // no rank has said that it failed: the status may be the launcher's own
     bool frozen;    // a hang: the process was stopped by a signal
     bool disk_full; // of the --save folder, when it ended
 } StartEnding;
