@@ -150,7 +150,7 @@ extern "C" void cuda_qk_norm_forward(const Exec *exec, const QkNormForward *args
 }
 
 // With n = x rstd and g = dy gamma:  dx = rstd (g - n mean(g n)). dx may be dy or qkv: a lane reads what it writes.
-// At most 48 registers.
+// At most 80 registers.
 template <class E>
 __global__ void __launch_bounds__(WARPS *WARP)
     qk_norm_backward_input_kernel(const E *dy, const E *qkv, const float *rstds, const float *sums, E *dx,
