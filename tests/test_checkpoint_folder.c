@@ -220,7 +220,7 @@ static void the_lock_names_its_holder_and_notices_its_loss(void) {
     EXPECT(dup2(terminal, STDERR_FILENO) >= 0, "cannot redirect back");
     close(terminal);
     close(said);
-    EXPECT(status == ERR_CREATE && other < 0, "locked twice");
+    EXPECT(status == ERR_UNAVAILABLE && other < 0, "locked twice");
     EXPECT(clock_s() - start_s >= 0.2, "it does not wait");
     char *text = NULL;
     size_t size;
@@ -230,7 +230,7 @@ static void the_lock_names_its_holder_and_notices_its_loss(void) {
     char me[64];
     snprintf(me, sizeof me, "process %ld on ", (long)getpid());
     EXPECT(strstr(fail_message(), "waited 0.2 s"), "%s", fail_message());
-    EXPECT(checkpoint_lock(save, 0, NULL, &other) == ERR_CREATE && !strstr(fail_message(), "waited"), "%s",
+    EXPECT(checkpoint_lock(save, 0, NULL, &other) == ERR_UNAVAILABLE && !strstr(fail_message(), "waited"), "%s",
            fail_message());
     EXPECT(strstr(fail_message(), me) && strstr(fail_message(), " since 20"), "%s", fail_message());
     atomic_int stopped = 2;

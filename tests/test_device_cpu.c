@@ -64,7 +64,7 @@ static void large_gates(Fixture *b) {
     Tensor none = {0}, x = zeros(b, COUNT, 2), u = zeros(b, COUNT, 1), y = zeros(b, COUNT, 1);
     for (int64_t i = 0; i < COUNT; i++) f(u)[i] = f(x)[2 * i] = ldexpf(1.5f, 5 + (int)i), f(x)[2 * i + 1] = 1;
     for (int exact = 0; exact < 2; exact++) {
-        run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y, exact});
+        run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y, (GeluForm)exact});
         for (int64_t i = 0; i < COUNT; i++) near(b, "gelu", i, f(y)[i], (double)f(u)[i], 1e-6);
     }
     run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y, false});
@@ -264,9 +264,9 @@ static void places(Fixture *b) {
     run(b, OP_NORM_BACKWARD_INPUT, &(NormBackwardInput){dy, x, gamma, mean, rstd, {0}, dx, 0});
     expect_periodic(b, "a norm's gradient", dx);
     for (int exact = 0; exact < 2; exact++) {
-        run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, beta, y, exact});
+        run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, beta, y, (GeluForm)exact});
         expect_periodic(b, "GELU", y);
-        run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, beta, dx, exact});
+        run(b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, beta, dx, (GeluForm)exact});
         expect_periodic(b, "GELU's gradient", dx);
     }
 }

@@ -150,7 +150,7 @@ Status checkpoint_keep_one(const char *save, int64_t step);
 Status checkpoint_settle(const char *save);
 // Creates `save`, locks it against other runs until checkpoint_unlock or the end of the process, and settles it.
 // While another run holds the lock it waits for at most `wait_s` seconds and says so on standard error; then it fails
-// with ERR_CREATE, which names that run. ERR_CREATE also says that the paths of a checkpoint would be too long there.
+// with ERR_UNAVAILABLE, which names that run. ERR_CREATE says that the paths of a checkpoint would be too long there.
 // Returns INTERRUPTED when `*stopped` (NULL: never) becomes other than 0. On a file system without locks it neither
 // locks nor settles.
 Status checkpoint_lock(const char *save, double wait_s, const atomic_int *stopped, int *lock);
@@ -201,8 +201,8 @@ int64_t checkpoint_non_finite(const Checkpoint *checkpoint, const char **tensor)
 // Prints state and model for a reader, one line per field: "iteration  500".
 void checkpoint_describe(const CheckpointInfo *info, Text *out);
 // Writes a copy as SAVE/step-... with whole tensors spread evenly over at most `num_files` files. It copies piece by
-// piece, so no tensor need fit in memory. Fails with ERR_CREATE when that checkpoint exists, or when another run
-// holds the lock there for longer than `lock_wait_s`.
+// piece, so no tensor need fit in memory. Fails with ERR_CREATE when that checkpoint exists, with
+// ERR_UNAVAILABLE when another run holds the lock there for longer than `lock_wait_s`.
 Status checkpoint_reshard(Checkpoint *checkpoint, const char *save, int num_files, double lock_wait_s);
 
 // Lists the steps of committed checkpoints in a folder, newest first; the caller frees them. A folder that does not
