@@ -230,8 +230,8 @@ static void the_lock_names_its_holder_and_notices_its_loss(void) {
     char me[64];
     snprintf(me, sizeof me, "process %ld on ", (long)getpid());
     EXPECT(strstr(fail_message(), "waited 0.2 s"), "%s", fail_message());
-    EXPECT(checkpoint_lock(save, 0, NULL, &other) == ERR_UNAVAILABLE && !strstr(fail_message(), "waited"), "%s",
-           fail_message());
+    EXPECT(checkpoint_lock(save, 0, NULL, &other) == ERR_UNAVAILABLE && !strstr(fail_message(), "waited"),
+           "%s", fail_message());
     EXPECT(strstr(fail_message(), me) && strstr(fail_message(), " since 20"), "%s", fail_message());
     atomic_int stopped = 2;
     EXPECT(checkpoint_lock(save, 0, &stopped, &other) == INTERRUPTED, "waits although it is to stop");

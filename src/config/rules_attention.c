@@ -7,11 +7,11 @@
 
 // ---- the window -------------------------------------------------------------------------------------------
 
-// Reads "L,R" or "(L,R)"; L of -1 is no window.
+// Reads "L,R" or "(L,R)"; L of -1 is no window. Nine characters hold every number that is allowed.
 static bool read_window(const char *text, int *left, int *right) {
     int end = 0;
-    if (sscanf(text, " %d , %d %n", left, right, &end) != 2 &&
-        sscanf(text, " ( %d , %d ) %n", left, right, &end) != 2)
+    if (sscanf(text, " %9d , %9d %n", left, right, &end) != 2 &&
+        sscanf(text, " ( %9d , %9d ) %n", left, right, &end) != 2)
         return false;
     return end > 0 && !text[end];
 }
@@ -161,7 +161,12 @@ Status resolve_windows(Options *o) {
                     "--window-attn-skip-freq %s says which layers have no window, but none has one: add "
                     "--window-size, or leave this out",
                     o->window_attn_skip_freq);
-    if (o->shape.window == 0) return OK;
+    if (o->shape.window == 0)
+        return fail(
+            ERR_CONFIG,
+            "--window-attn-skip-freq %s says which layers have no window, but with --window-size %s none has "
+            "one: use another --window-size, or leave this out",
+            o->window_attn_skip_freq, o->window_size);
     long every = strtol(o->window_attn_skip_freq, &end, 10);
     bool number = end != o->window_attn_skip_freq && !*end && every > 0;
     return number ? resolve_every(o, every) : resolve_list(o);

@@ -163,6 +163,7 @@ static void find_norms(Optimizer *o) {
     Muon *muon = o->muon;
     int exponent;
     double max = optimizer_largest(o, REDUCTION_MATRIX);
+    // A step whose gradients are not finite was left out before, and of finite ones fp32 holds the momentum.
     CHECK(isfinite(max), "an update of Muon is not finite");
     frexp(max, &exponent);
     device_zero(c->device, c->stream, muon->sums);
