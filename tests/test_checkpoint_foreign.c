@@ -218,7 +218,8 @@ static void accepted_configs(void) {
         {llama,
          "\"use_cache\": true",
          "\"sliding_window\": null, \"use_qk_norm\": false, \"pruned_heads\": {}, \"pad_token_id\": 3, "
-         "\"_name_or_path\": \"x\", \"unsloth_version\": \"1\", \"temperature\": 0.7",
+         "\"_name_or_path\": \"x\", \"unsloth_version\": \"1\", \"temperature\": 0.7, \"auto_map\": {\"a\": \"b\"}, "
+         "\"cache_implementation\": \"hybrid\", \"model_name\": \"x\"",
          ACTIVATION_SWIGLU,
          {0}},
         {gpt2,

@@ -2,7 +2,6 @@
 // parameter, bytes per message.
 #include "harness.h"
 #include "runs.h"
-#include "train/internal.h"
 #include <math.h>
 #include <string.h>
 
@@ -179,27 +178,6 @@ static void ranks_of_a_stage_are_alike(void) {
     }
 }
 
-// Replicas that orthogonalise matrices for all are not alike: the table has the one that takes most.
-static void the_largest_replica_is_shown(void) {
-    EngineSpec spec = even_spec_of(RUN_LLAMA, (Grid)GRID(1, 4, 1), "1f1b", 1);
-    run_use_muon(&spec);
-    size_t least = SIZE_MAX, most = 0;
-    for (int rank = 0; rank < 4; rank++) {
-        size_t total = measured(&spec, rank).total;
-        if (total < least) least = total;
-        if (total > most) most = total;
-    }
-    Text report = {0};
-    char row[32];
-    EXPECT_OK(memory_add(&spec, &report));
-    snprintf(row, sizeof row, "%.1f\n", (double)most / 1048576);
-    const char *table = strstr(text_string(&report), "total\n"),
-               *end = table ? strchr(table + 6, '\n') : NULL;
-    EXPECT(end && !strncmp(end + 1 - strlen(row), row, strlen(row)), "%s in:\n%s", row, text_string(&report));
-    EXPECT(most > least, "all replicas take %zu bytes", most);
-    text_free(&report);
-}
-
 // The addresses of a measurement are counted in each arena alone, so tensors of two arenas can seem to be one. A split
 // backward under sequence parallelism has such a pair, where a GPU joins a product with sums.
 static void tensors_of_two_arenas_stay_apart(void) {
@@ -276,7 +254,6 @@ int main(int argc, char **argv) {
             {"a_split_backward_takes_no_larger_stash", a_split_backward_takes_no_larger_stash},
             {"bytes_per_parameter", bytes_per_parameter},
             {"ranks_of_a_stage_are_alike", ranks_of_a_stage_are_alike},
-            {"the_largest_replica_is_shown", the_largest_replica_is_shown},
             {"tensors_of_two_arenas_stay_apart", tensors_of_two_arenas_stay_apart},
             {"a_run_of_two_threads_takes_what_was_said", a_run_of_two_threads_takes_what_was_said},
             {"scatter_gather_sends_a_share", scatter_gather_sends_a_share},

@@ -210,6 +210,16 @@ for options in "" "--threads 2" "--threads 2 --ranks 2 --pp 2"; do
     fi
 done
 
+# Of one layer the matrix of the MLP's first half is the second replica's, which takes more for it.
+if check "memory shows the replica that takes most with Muon"; then
+    muon=(--num-layers 1 --hidden-size 256 --swiglu --ffn-hidden-size 1024 --optimizer muon --ranks 2 --threads 1)
+    train muon "${no_evaluation[@]}" --train-iters 1 "${muon[@]}"
+    "$trireme" memory "${corpus[@]}" "${muon[@]}" >memory.log || complain "memory: exit $?"
+    both=$(sed -nE 's/^peak resident memory .* predicted: ([0-9.]+) MiB.*/\1/p' muon.log)
+    most=$(awk '/^   0 / { print $NF }' memory.log)
+    awk -v both="$both" -v most="$most" 'BEGIN { exit !(most > both / 2 + 0.5) }' || complain "'$most' of the two ranks' '$both' MiB"
+fi
+
 # Opening a run takes less than its steps do, though the largest parameter's initial values lie beside it.
 if check "opening a run takes less memory than its steps"; then
     train opening "${no_evaluation[@]}" --train-iters 1 --num-layers 12 --hidden-size 320 \

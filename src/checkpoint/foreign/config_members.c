@@ -87,14 +87,14 @@ Status config_must_be_absent(Config *c, const char *name) {
 // stored. A '*' at the end stands for any ending.
 static const char *const harmless[] = {
     "_*", "architectures", "transformers_version", "transformers.js_config", "unsloth_*", "torchscript",
-    "use_cache", "pretraining_tp", "is_llama_config", "is_decoder", "n_ctx", "predict_special_tokens",
-    "max_sequence_length", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
-    "mask_token_id", "unk_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
-    "tokenizer_class", "classifier_dropout", "prefix", "finetuning_task", "task_specific_params",
-    "problem_type", "id2label", "label2id", "num_labels", "summary_*", "gradient_checkpointing",
-    "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16", "output_attentions",
-    "output_hidden_states", "output_past", "output_scores", "return_dict", "return_dict_in_generate",
-    "remove_invalid_values", "tf_legacy_loss", "chunk_size_feed_forward",
+    "use_cache", "cache_implementation", "auto_map", "model_name", "pretraining_tp", "is_llama_config",
+    "is_decoder", "n_ctx", "predict_special_tokens", "max_sequence_length", "bos_token_id", "eos_token_id",
+    "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "classifier_dropout", "prefix",
+    "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id", "num_labels",
+    "summary_*", "gradient_checkpointing", "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
+    "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss", "chunk_size_feed_forward",
     // Members of generation_config.json, which older versions kept here.
     "do_sample", "early_stopping", "max_length", "min_length", "max_new_tokens", "min_new_tokens",
     "penalty_alpha", "renormalize_logits", "temperature", "top_k", "top_p", "typical_p", "num_beams",

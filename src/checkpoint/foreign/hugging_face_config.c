@@ -141,6 +141,8 @@ static Status read_activation(Config *c, const Family *f, ModelShape *s) {
                              *const relu[] = {"relu2", NULL};
     int word;
     if (f->is.activation == ACTIVATION_SWIGLU) return config_word(c, f->activation, silu, &word);
+    // Gemma's older files have "hidden_act" beside it, which nobody reads.
+    if (!strcmp(f->activation, "hidden_activation")) config_member(c, "hidden_act");
     if (f->is.activation == ACTIVATION_GEGLU) return config_word(c, f->activation, gelu, &word);
     if (f->is.activation == ACTIVATION_RELU_SQUARED) return config_word(c, f->activation, relu, &word);
     const Json *value = json_member(c->object, f->activation);
