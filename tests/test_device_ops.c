@@ -250,7 +250,7 @@ static void counts_are_the_formulas(void) {
         EXPECT(counts[OP_ATTENTION_BACKWARD].flops == 10.0 * 2 * 16 * 16 * 8 * 3, "backward");
     }
     b.num_outputs = 0;
-    run_cached(&b, (const int64_t[]){2, 4, 3, 1, 8, 12}, 0); // B, S, N/t, G/t, D, position
+    run_cached(&b, (const int64_t[]){2, 4, 3, 1, 8, 12, 0}, 0); // B, S, N/t, G/t, D, position
     EXPECT(counts[OP_ATTENTION_CACHED].flops == 4.0 * 2 * 4 * 16 * 8 * 3, "with a cache");
     device_counts_reset(b.device);
     EXPECT(counts[OP_ATTENTION_FORWARD].calls == 0, "the reset");
