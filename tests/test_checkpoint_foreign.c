@@ -393,19 +393,6 @@ static void lacking(void) {
     expect_unavailable(shape, "bias of the attention's output alone");
 }
 
-// What GGUF's readers compute otherwise.
-static void lacking_gguf(void) {
-    ModelShape shape = exact_gelu();
-    Path save = path_of("exact"), file = inside(save.text, "file.gguf");
-    ModelSource *source;
-    make_checkpoint(save.text, &shape, 7, 5);
-    EXPECT_OK(model_source_open(&source, save.text, -1));
-    EXPECT(export_gguf(source, file.text, GGUF_F16) == ERR_UNAVAILABLE, "another GELU");
-    EXPECT(strstr(fail_message(), "llama.cpp's GPT-2 has the tanh form of GELU"), "%s", fail_message());
-    EXPECT(!file_exists(file.text), "something was left behind");
-    model_source_close(source);
-}
-
 static void never_replaced(void) {
     ModelShape shape = llama();
     Path save = path_of("replaced"), folder = inside(save.text, "hf");
@@ -480,7 +467,6 @@ int main(int argc, char **argv) {
                                       {"choice", choice},
                                       {"another_model", another_model},
                                       {"lacking", lacking},
-                                      {"lacking_gguf", lacking_gguf},
                                       {"never_replaced", never_replaced},
                                       {"not_a_number", not_a_number},
                                       {0}},

@@ -128,18 +128,3 @@ Status family_of(const ModelShape *s, const Family **family) {
     return fail(ERR_UNAVAILABLE, "%s has no %s, which this model has%s", (*family)->architecture,
                 lack_of(*family, s), rotary ? ", nor has any other family that is known" : "");
 }
-
-Status family_in_gguf(const Family *f, const ModelShape *s) {
-    if (!f->gguf) return fail(ERR_UNAVAILABLE, "llama.cpp has no %s: --to hf can hold it", f->architecture);
-    if (says(f, ONLY_TANH_IN_GGUF) && s->activation == ACTIVATION_GELU_ERF)
-        return fail(ERR_UNAVAILABLE, "llama.cpp's GPT-2 has the tanh form of GELU, the model the exact one: "
-                                     "--to hf can hold it");
-    if (s->rope.kind == ROPE_DYNAMIC)
-        return fail(ERR_UNAVAILABLE,
-                    "llama.cpp has no dynamic scaling of rotary positions: --to hf can hold it");
-    bool window = s->window && !says(f, SAYS_WINDOW_LAYERS);
-    if (window && s->window < s->positions)
-        return fail(ERR_UNAVAILABLE, "llama.cpp's %s has no windows of attention: --to hf can hold it",
-                    f->gguf);
-    return OK;
-}

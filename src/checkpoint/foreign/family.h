@@ -41,7 +41,9 @@ typedef enum {
     ADDS_ZERO_BIAS = 1 << 18,     // a bias of queries without one of the projection is written with zeros
     PAIRS_IN_GGUF = 1 << 19,      // llama.cpp turns neighbouring columns of a head
     ONLY_TANH_IN_GGUF = 1 << 20,  // llama.cpp has the tanh form of GELU alone
-    GGUF_COPIES_TABLE = 1 << 21,  // a tied output is written, too: many versions of llama.cpp require it
+    GGUF_COPIES_TABLE =
+        1 << 21, // a tied output is written, too: llama.cpp, or many versions of it, require it
+    FREQUENCIES_IN_GGUF = 1 << 22, // llama.cpp takes divisors of the frequencies of rotations
 } Says;
 
 // How a member of config.json and a member of ModelShape say the same.
@@ -68,10 +70,13 @@ typedef struct {
     Dialect dialect;
     TensorNames names;
     unsigned says;
-    const char *epsilon;                      // the name of the epsilon of norms
-    const char *activation;                   // the name of the member for the activation
-    ModelShape is;                            // what all its models are, and defaults of its configuration
-    double rotary_share;                      // default of partial_rotary_factor; 0: 1
+    const char *epsilon;    // the name of the epsilon of norms
+    const char *activation; // the name of the member for the activation
+    ModelShape is;          // what all its models are, and defaults of its configuration
+    double rotary_share;    // default of partial_rotary_factor; 0: 1
+    // llama.cpp scales the scores of a model of this many layers by sqrt(heads / hidden size), of others by
+    // 1 / sqrt(head size), where `members` has no GGUF name for the factor.
+    int gguf_hidden_scale_layers;
     FamilyMember members[MAX_FAMILY_MEMBERS]; // others; ended by one without a name
 } Family;
 
@@ -82,5 +87,6 @@ const Family *family_named(const char *architecture); // NULL: it is not read
 // Finds the family that computes the same as a model of this shape: its own where that does, else the first. Fails with
 // ERR_UNAVAILABLE, which names a part that none has. Dropout does not matter, since only training uses it.
 Status family_of(const ModelShape *shape, const Family **family);
-// Whether llama.cpp knows a family, and computes all that a model of this shape does: ERR_UNAVAILABLE says what not.
+// Whether llama.cpp knows a family, and computes all that a model of this shape does: ERR_UNAVAILABLE says what not
+// (gguf_limits.c).
 Status family_in_gguf(const Family *family, const ModelShape *shape);

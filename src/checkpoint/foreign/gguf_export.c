@@ -3,6 +3,7 @@
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/tensor_stream.h"
 #include "formats/gguf.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,9 @@ static void describe_rotation(GgufMetadata *m, const Family *family, const Model
     gguf_set_u32(m, key_of(family, "rope.scaling.original_context_length").text, (uint32_t)rope->original);
     if (rope->high != 32) set_real(m, family, "rope.scaling.yarn_beta_fast", rope->high);
     if (rope->low != 1) set_real(m, family, "rope.scaling.yarn_beta_slow", rope->low);
+    // llama.cpp multiplies this factor by YaRN's own, which ours replaces.
+    double own = 1 + 0.1 * log(rope->factor);
+    if (rope->attention > 0) set_real(m, family, "rope.scaling.attn_factor", rope->attention / own);
 }
 
 static void describe_member(GgufMetadata *m, const Family *family, const FamilyMember *member,

@@ -100,8 +100,8 @@ static Status take_no_rope(const Config *c, const char *rotates, ModelShape *s) 
     return OK;
 }
 
-static Status read_no_rope(Config *c, ModelShape *s, char *rotates) {
-    int every = 4;
+static Status read_no_rope(Config *c, const Family *f, ModelShape *s, char *rotates) {
+    int every = f->is.no_rope_freq;
     const Json *list = config_member(c, "no_rope_layers");
     TRY(config_size(c, "no_rope_layer_interval", 1 << 20, &every));
     for (int i = 0; i < s->layers; i++) rotates[i] = (i + 1) % every != 0;
@@ -113,7 +113,7 @@ Status config_no_rope(Config *c, const Family *f, ModelShape *s) {
     if (!(f->says & SAYS_NO_ROPE)) return OK;
     char *rotates = malloc((size_t)s->layers);
     if (!rotates) return fail(ERR_OS, "no memory for a list of %d layers", s->layers);
-    Status status = read_no_rope(c, s, rotates);
+    Status status = read_no_rope(c, f, s, rotates);
     free(rotates);
     return status;
 }

@@ -218,19 +218,20 @@ static Status add_divisors(const Maker *maker) {
     plain.rope = (Rope){0};
     TheirTensor *t = &m->tensors[m->num_tensors++];
     *t = (TheirTensor){.name = "rope_freqs.weight",
-                       .rows = s->head_size / 2,
+                       .rows = model_rotary_columns(s) / 2,
                        .cols = 1,
                        .is_vector = true,
                        .transposed = true};
     t->values = malloc((size_t)t->rows * sizeof *t->values);
-    if (!t->values) return fail(ERR_OS, "no memory for the frequencies of %d columns", s->head_size);
+    if (!t->values)
+        return fail(ERR_OS, "no memory for the frequencies of %d columns", model_rotary_columns(s));
     for (int i = 0; i < t->rows; i++)
         t->values[i] =
             (float)(model_rotary_frequency(&plain, i, false) / model_rotary_frequency(s, i, false));
     return OK;
 }
 
-// A GPT-2 in GGUF has a tensor for its output even where it is tied: many versions of llama.cpp require it.
+// Some families have a tensor for their output in GGUF even where it is tied.
 static void add_tied_output(const Maker *maker) {
     const Mapping *m = maker->mapping;
     Name output = {.suffix = "weight", .layer = -1};
