@@ -193,6 +193,26 @@ static void other_spellings(void) {
     model_source_close(source);
 }
 
+// Whatever base a config.json is read with, a run takes it.
+static void large_base(void) {
+    Path from = exported("base", llama), folder = path_of("base_copy"), save = inside(from.text, "imported");
+    ModelSource *source;
+    copy_config(from.text, folder.text, "\"rope_theta\": 50000.0", "\"rope_theta\": 1e11");
+    rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text, (Change){0});
+    import_to(folder.text, save.text);
+    EXPECT_OK(model_source_open(&source, save.text, -1));
+    if (source) {
+        ModelOption rows[MAX_MODEL_OPTIONS];
+        int count = model_options(&model_source_info(source)->shape, rows);
+        for (int i = 0; i < count; i++)
+            EXPECT(strcmp(rows[i].option, "rotary_base") != 0 || !strcmp(rows[i].value, "100000000000"), "%s",
+                   rows[i].value);
+    }
+    model_source_close(source);
+    copy_config(from.text, folder.text, "\"rope_theta\": 50000.0", "\"rope_theta\": 1e13");
+    expect_refused(folder.text, ERR_DATA, "\"rope_theta\" is not a number from 2 to 1e+12");
+}
+
 // As others spell what is read here too, or leave it to be as it is without.
 static void accepted_configs(void) {
     static const struct {
@@ -462,6 +482,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"changed_tensors", changed_tensors},
                                       {"changed_config", changed_config},
                                       {"other_spellings", other_spellings},
+                                      {"large_base", large_base},
                                       {"accepted_configs", accepted_configs},
                                       {"several_files", several_files},
                                       {"choice", choice},

@@ -68,6 +68,7 @@ static const Row rows[] = {
     ROW("--position-embedding-type rope", shape.position, POSITION_ROTARY),
     ROW("--position-embedding-type none", shape.position, POSITION_NONE),
     ROW(ROPE "--rotary-base 500", shape.rotary_base, 500),
+    ROW(ROPE "--rotary-base 1000000000000", shape.rotary_base, 1e12),
     ROW(ROPE "--rotary-percent 0.5", shape.rotary_columns, 4),
     ROW(ROPE "--rotary-seq-len-interpolation-factor 4", shape.rope.kind, ROPE_LINEAR),
     ROW(ROPE "--rotary-seq-len-interpolation-factor 4", shape.rope.factor, 4),

@@ -1,9 +1,14 @@
 // Reads what a config.json says of rotary positions: their base, their share of a head, their scaling.
+#include "checkpoint/fields.h"
 #include "checkpoint/foreign/config_members.h"
 #include <math.h>
 #include <string.h>
 
 enum { MAX_POSITIONS = 1 << 24, MAX_SCALING = 1 << 16 };
+
+// The smallest base of rotations that is read; sizes.def says the largest.
+enum { LEAST_BASE = 2 };
+static double base_most(void) { return size_named("rotary_base")->field.most; }
 
 static Status read_llama3(Config *c, Rope *rope) {
     double low = NAN, high = NAN;
@@ -61,7 +66,7 @@ static Status read_object(Config *outer, const Json *object, const char *name, R
     TRY(config_word(&c, "rope_type", types, &type));
     Rope *rope = &out->rope;
     *rope = (Rope){.kind = kinds[config_is_given(json_member(object, "rope_type")) ? type : older]};
-    TRY(config_real(&c, "rope_theta", 2, 1e9, &out->base));
+    TRY(config_real(&c, "rope_theta", LEAST_BASE, base_most(), &out->base));
     TRY(config_real(&c, "partial_rotary_factor", 0, 1, &out->share));
     if (rope->kind != ROPE_PLAIN) {
         TRY(config_real(&c, "factor", 1, MAX_SCALING, &factor));
@@ -110,12 +115,13 @@ Status config_rotation(Config *c, const Family *f, ModelShape *s) {
                          .positions = s->positions,
                          .original = s->positions};
     bool pct = f->says & SAYS_ROTARY_PCT;
-    TRY(config_real(c, "rope_theta", 2, 1e9, &rotation.base));
+    TRY(config_real(c, "rope_theta", LEAST_BASE, base_most(), &rotation.base));
     TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rotation.original));
-    if (pct) TRY(config_real(c, "rotary_emb_base", 2, 1e9, &rotation.base));
+    if (pct) TRY(config_real(c, "rotary_emb_base", LEAST_BASE, base_most(), &rotation.base));
     if (pct) TRY(config_real(c, "rotary_pct", 0, 1, &rotation.share));
     TRY(config_real(c, "partial_rotary_factor", 0, 1, &rotation.share));
-    if (f->says & SAYS_LOCAL_BASE) TRY(config_real(c, "rope_local_base_freq", 2, 1e9, &s->rotary_base_local));
+    if (f->says & SAYS_LOCAL_BASE)
+        TRY(config_real(c, "rope_local_base_freq", LEAST_BASE, base_most(), &s->rotary_base_local));
     TRY(read_scaling(c, f, "rope_scaling", s, &rotation));
     TRY(read_scaling(c, f, "rope_parameters", s, &rotation));
     s->rotary_base = rotation.base;
