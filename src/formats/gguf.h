@@ -14,16 +14,27 @@
     X(F32, 0, 1, 4)                                                                                          \
     X(F16, 1, 1, 2)                                                                                          \
     X(Q8_0, 8, 32, 34) /* an fp16 scale, then 32 signed bytes */                                             \
-    X(BF16, 30, 1, 2)
+    X(BF16, 30, 1, 2)                                                                                        \
+    /* The others are read only (gguf_blocks.c). */                                                          \
+    X(Q4_0, 2, 32, 18)                                                                                       \
+    X(Q4_1, 3, 32, 20)                                                                                       \
+    X(Q5_0, 6, 32, 22)                                                                                       \
+    X(Q5_1, 7, 32, 24)                                                                                       \
+    X(Q2_K, 10, 256, 84)                                                                                     \
+    X(Q3_K, 11, 256, 110)                                                                                    \
+    X(Q4_K, 12, 256, 144)                                                                                    \
+    X(Q5_K, 13, 256, 176)                                                                                    \
+    X(Q6_K, 14, 256, 210)
 
 #define X(NAME, number, elements, bytes) GGML_##NAME,
 typedef enum { GGML_TYPES(X) NUM_GGML_TYPES } GgmlType;
 #undef X
+enum { NUM_WRITTEN_GGML_TYPES = GGML_BF16 + 1, GGML_LONGEST_BLOCK = 256 };
 
 const char *ggml_type_name(GgmlType type);
 int64_t ggml_type_block(GgmlType type); // elements of a block; a row is a whole number of blocks
 int64_t ggml_type_bytes(GgmlType type, int64_t elements);
-// Converts whole blocks from and to fp32. Q8_0 rounds to 1/127 of the largest magnitude of a block; it fails with
+// Converts whole blocks from and to fp32. The first NUM_WRITTEN_GGML_TYPES types are written. Q8_0 rounds to 1/127 of the largest magnitude of a block; it fails with
 // ERR_NUMERIC for a block whose scale does not fit fp16 (not finite, or above 8e6).
 Status ggml_of_f32(GgmlType type, const float *from, int64_t elements, void *to);
 void ggml_to_f32(GgmlType type, const void *from, int64_t elements, float *to);
@@ -120,15 +131,16 @@ typedef struct {
 } Gguf;
 
 // Maps and checks a file. Fails with ERR_DATA, which names the byte, for everything that the format forbids, for
-// features that are not supported (other versions, other tensor types, arrays of arrays), for two keys or tensors
-// of one name, and for gaps between tensors or offsets past the end. Memory is bounded by a small multiple of the
-// file's size.
+// features that are not supported (other versions, arrays of arrays), for two keys or tensors of one name, and for
+// gaps between tensors or offsets past the end; with ERR_UNAVAILABLE, which names the tensor, for one of a type that is
+// not read. Memory is bounded by a small multiple of the file's size.
 Status gguf_open(Gguf **file, const char *path);
 void gguf_close(Gguf *file);                                  // takes NULL
 const GgufPair *gguf_find(const Gguf *file, const char *key); // NULL: absent
 // Returns false when the pair is absent (NULL), of another type, or out of range.
 bool gguf_int(const GgufPair *pair, int64_t *out);
+bool gguf_real(const GgufPair *pair, double *out); // fp32 or fp64, finite
 bool gguf_string_is(const GgufPair *pair, const char *value);
 const GgufTensor *gguf_tensor(const Gguf *file, const char *name); // NULL: absent
-// Reads elements [first, first + count) as fp32. Both must be whole blocks inside the tensor (CHECK).
+// Reads elements [first, first + count) as fp32. They must be inside the tensor (CHECK).
 void gguf_read(const Gguf *file, const GgufTensor *tensor, int64_t first, int64_t count, float *out);

@@ -3,6 +3,7 @@
 #include "formats/gguf_types.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -150,16 +151,22 @@ static Status take_pairs(Cursor *c) {
 
 // ---- tensors ------------------------------------------------------------------------------------------
 
-static Status take_ggml_type(Cursor *c, GgmlType *type) {
+static Status take_ggml_type(Cursor *c, GgufTensor *tensor) {
     uint32_t number = 0;
     TRY(take_u32(c, &number));
     for (int t = 0; t < NUM_GGML_TYPES; t++)
         if (ggml_types[t].number == number) {
-            *type = (GgmlType)t;
+            tensor->type = (GgmlType)t;
             return OK;
         }
-    return fail(ERR_DATA, "%s: byte %zu: tensors of type %" PRIu32 " are not read", c->file->path, c->at,
-                number);
+    Text known = {0};
+    for (int t = 0; t < NUM_GGML_TYPES; t++) text_add(&known, "%s%s", t ? ", " : "", ggml_types[t].name);
+    Status status = fail(ERR_UNAVAILABLE,
+                         "%s: tensor %s is of GGUF's type %" PRIu32 ", which is not read; these are: %s. "
+                         "llama.cpp's `llama-quantize --allow-requantize FILE NEW.gguf q8_0` converts it",
+                         c->file->path, tensor->name, number, text_string(&known));
+    text_free(&known);
+    return status;
 }
 
 static Status take_shape(Cursor *c, GgufTensor *tensor, int64_t *elements) {
@@ -189,7 +196,7 @@ static Status take_tensor(Cursor *c, GgufTensor *tensor, int64_t *end) {
         return bad(c, "a tensor's name has 1 to 63 bytes");
     memcpy(tensor->name, name.data, name.size);
     TRY(take_shape(c, tensor, &elements));
-    TRY(take_ggml_type(c, &tensor->type));
+    TRY(take_ggml_type(c, tensor));
     if (tensor->dims[0] % ggml_type_block(tensor->type))
         return bad(c, "a row is no multiple of its type's block");
     TRY(take_u64(c, &offset));
@@ -259,7 +266,10 @@ static Status parse(Gguf *file) {
     if (memcmp(magic, "GGUF", 4)) return fail(ERR_DATA, "%s: not a GGUF file", file->path);
     TRY(take_u32(&c, &version));
     if (version != GGUF_VERSION)
-        return fail(ERR_DATA, "%s: version %" PRIu32 " instead of %d", file->path, version, GGUF_VERSION);
+        return fail(ERR_DATA,
+                    "%s: version %" PRIu32
+                    " of GGUF instead of %d: convert the model again with a llama.cpp of today",
+                    file->path, version, GGUF_VERSION);
     TRY(take_u64(&c, &tensors));
     TRY(take_u64(&c, &pairs));
     if (tensors > left(&c) / MIN_TENSOR || pairs > left(&c) / MIN_PAIR)
@@ -334,6 +344,19 @@ bool gguf_int(const GgufPair *pair, int64_t *out) {
     }
 }
 
+bool gguf_real(const GgufPair *pair, double *out) {
+    float f32;
+    if (!pair || pair->is_array) return false;
+    if (pair->type == GGUF_FLOAT64) {
+        memcpy(out, pair->data, sizeof *out);
+        return isfinite(*out);
+    }
+    if (pair->type != GGUF_FLOAT32) return false;
+    memcpy(&f32, pair->data, sizeof f32);
+    *out = (double)f32;
+    return isfinite(f32);
+}
+
 bool gguf_string_is(const GgufPair *pair, const char *value) {
     GgufString wanted = {value, strlen(value)};
     return pair && !pair->is_array && pair->type == GGUF_STRING && !compare_strings(pair->text[0], wanted);
@@ -345,10 +368,25 @@ const GgufTensor *gguf_tensor(const Gguf *file, const char *name) {
     return NULL;
 }
 
-void gguf_read(const Gguf *file, const GgufTensor *tensor, int64_t first, int64_t count, float *out) {
-    int64_t begin = ggml_type_bytes(tensor->type, first), bytes = ggml_type_bytes(tensor->type, count);
-    CHECK(first >= 0 && count >= 0 && begin + bytes <= tensor->bytes &&
-              first % ggml_type_block(tensor->type) == 0,
-          "%s: elements %" PRId64 " and %" PRId64 " more", tensor->name, first, count);
-    ggml_to_f32(tensor->type, file->map + tensor->offset + begin, count, out);
+// One block, of which some elements are asked for.
+static void read_part(const Gguf *file, const GgufTensor *t, int64_t first, int64_t count, float *out) {
+    float block[GGML_LONGEST_BLOCK];
+    int64_t size = ggml_type_block(t->type), skipped = first % size;
+    ggml_to_f32(t->type, file->map + t->offset + ggml_type_bytes(t->type, first - skipped), size, block);
+    memcpy(out, block + skipped, (size_t)count * sizeof *out);
+}
+
+void gguf_read(const Gguf *file, const GgufTensor *t, int64_t first, int64_t count, float *out) {
+    int64_t size = ggml_type_block(t->type), all = t->bytes / ggml_type_bytes(t->type, size) * size;
+    CHECK(first >= 0 && count >= 0 && first <= all && count <= all - first,
+          "%s: elements %" PRId64 " and %" PRId64 " more", t->name, first, count);
+    for (int64_t i = 0, run; i < count; i += run) {
+        int64_t skipped = (first + i) % size, rest = count - i;
+        run = skipped || rest < size ? size - skipped : rest / size * size;
+        if (run > rest) run = rest;
+        if (skipped || run < size)
+            read_part(file, t, first + i, run, out + i);
+        else
+            ggml_to_f32(t->type, file->map + t->offset + ggml_type_bytes(t->type, first + i), run, out + i);
+    }
 }

@@ -20,7 +20,7 @@ static FileType plain_type(GgmlType type) {
     return type == GGML_F32 ? FILE_F32 : type == GGML_F16 ? FILE_F16 : FILE_BF16;
 }
 
-enum { Q8_ELEMENTS = 32, Q8_BYTES = 34 };
+enum { Q8_ELEMENTS = 32, Q8_BYTES = 34 }; // of a block
 
 // As in ggml, the bytes are computed with the exact scale, and then the scale is rounded to fp16.
 static Status quantize_block(const float *from, char *to) {
@@ -40,6 +40,7 @@ static Status quantize_block(const float *from, char *to) {
 }
 
 Status ggml_of_f32(GgmlType type, const float *from, int64_t elements, void *to) {
+    CHECK((int)type < NUM_WRITTEN_GGML_TYPES, "%s is not written", ggml_type_name(type));
     CHECK(elements % ggml_type_block(type) == 0, "%" PRId64 " elements as %s", elements,
           ggml_type_name(type));
     if (type != GGML_Q8_0) {
@@ -52,20 +53,14 @@ Status ggml_of_f32(GgmlType type, const float *from, int64_t elements, void *to)
     return OK;
 }
 
-static void dequantize_block(const char *from, float *to) {
-    uint16_t bits;
-    memcpy(&bits, from, sizeof bits);
-    float scale = f16_to_f32(bits);
-    for (int i = 0; i < Q8_ELEMENTS; i++) to[i] = scale * (float)(int8_t)from[2 + i];
-}
-
 void ggml_to_f32(GgmlType type, const void *from, int64_t elements, float *to) {
-    CHECK(elements % ggml_type_block(type) == 0, "%" PRId64 " elements of %s", elements,
-          ggml_type_name(type));
-    if (type != GGML_Q8_0) {
+    int64_t size = ggml_type_block(type);
+    CHECK(elements % size == 0, "%" PRId64 " elements of %s", elements, ggml_type_name(type));
+    Dequantize *dequantize = ggml_dequantizers[type];
+    if (!dequantize) {
         file_type_to_f32(plain_type(type), from, elements, to);
         return;
     }
     const char *block = from;
-    for (int64_t i = 0; i < elements; i += Q8_ELEMENTS, block += Q8_BYTES) dequantize_block(block, to + i);
+    for (int64_t i = 0; i < elements; i += size, block += ggml_types[type].bytes) dequantize(block, to + i);
 }

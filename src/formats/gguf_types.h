@@ -11,3 +11,7 @@ typedef struct {
 } GgmlTypeInfo;
 
 extern const GgmlTypeInfo ggml_types[NUM_GGML_TYPES];
+
+// gguf_blocks.c: one block of a quantised type. NULL: the type is not quantised.
+typedef void Dequantize(const char *block, float *out);
+extern Dequantize *const ggml_dequantizers[NUM_GGML_TYPES];
