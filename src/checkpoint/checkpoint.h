@@ -225,12 +225,12 @@ void checkpoint_part_free(CheckpointPart *part);
 
 // ---- a model from any format ------------------------------------------------------------------------
 
-// The weights of a model, by global name and in fp32. They come from a checkpoint or from a Hugging Face folder of a
-// GPT-2 or Llama (config.json and safetensors: one file, or several with an index). Tensors are read piece by piece,
-// so none need fit in memory.
+// The weights of a model, by global name and in fp32. They come from a checkpoint, from a Hugging Face folder of a
+// known family (config.json and safetensors: one file, or several with an index) or from a GGUF file (NAME.gguf), whose
+// quantised tensors become fp32. Tensors are read piece by piece, so none need fit in memory.
 typedef struct ModelSource ModelSource;
 
-// `path` is a checkpoint, a Hugging Face folder, or a folder of checkpoints, of which it opens the newest that can be
+// `path` is a checkpoint, a Hugging Face folder, a GGUF file, or a folder of checkpoints, of which it opens the newest that can be
 // opened, or the one of `step` where that is >= 0. Checks that every weight exists in its shape, and every moment where
 // the checkpoint has moments, and that there is nothing else. Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE,
 // which names an architecture that is not supported.
@@ -238,7 +238,7 @@ Status model_source_open(ModelSource **source, const char *path, int64_t step);
 void model_source_close(ModelSource *source);
 const char *model_source_path(const ModelSource *source); // of what was opened
 // Fails on all ranks unless all have opened the same model: the same path, with the same hash of manifest.json or, in
-// a Hugging Face folder, of config.json. Otherwise shards of different models could be mixed: a run that still trains
+// a Hugging Face folder, of config.json, or of what a GGUF file has before its tensors. Otherwise shards of different models could be mixed: a run that still trains
 // may have saved a newer checkpoint, and another machine may have another model of this name.
 // Collective over the world.
 Status model_source_compare(const ModelSource *source, Comm *world);
@@ -264,9 +264,12 @@ int64_t model_source_non_finite(const ModelSource *source); // how many were acc
 Status model_source_use_ema(ModelSource *source);
 // The checkpoint behind it, for its moments. NULL for models of other programs.
 Checkpoint *model_source_checkpoint(ModelSource *source);
-// Opens the tokenizer in the folder of the weights. Fails with ERR_NO_INPUT when there is none.
+// Opens the tokenizer in the folder of the weights. Fails with ERR_NO_INPUT when there is none. That inside a GGUF file
+// is not read.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
 
+// Whether a path is itself a checkpoint, a Hugging Face folder or a GGUF file.
+bool model_is_there(const char *path);
 // Describes what is at a path where model_source_open finds no model, in words that follow "PATH: ". FOUND_FOREIGN:
 // files of another program, or no folder, so a run must not save there. FOUND_NOTHING: a run may save there.
 typedef enum { FOUND_NOTHING, FOUND_FOREIGN } FoundThere;

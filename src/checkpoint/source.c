@@ -1,6 +1,7 @@
-// Opens a model, a checkpoint or a Hugging Face folder, and reads its weights.
+// Opens a model, a checkpoint, a Hugging Face folder or a GGUF file, and reads its weights.
 #include "base/file.h"
 #include "checkpoint/finite.h"
+#include "checkpoint/foreign/gguf_model.h"
 #include "checkpoint/foreign/hugging_face.h"
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
@@ -10,8 +11,9 @@
 #include <sys/stat.h>
 
 struct ModelSource {
-    Checkpoint *checkpoint; // one of the two
+    Checkpoint *checkpoint; // one of the three
     HuggingFace *model;
+    GgufModel *gguf;
     char *path;
     uint64_t hash;    // of the file that describes the model
     Text passed_over; // why newer checkpoints were not opened
@@ -119,8 +121,8 @@ static Status open_newest(ModelSource *source, const char *save, const int64_t *
 
 static Status no_model(const char *path) {
     static const char ours[] =
-        ". A model is a checkpoint (manifest.json), a folder of them (step-00000100) or a "
-        "Hugging Face folder (config.json)";
+        ". A model is a checkpoint (manifest.json), a folder of them (step-00000100), a "
+        "Hugging Face folder (config.json) or a GGUF file (.gguf)";
     Text what = {0};
     FoundThere found = model_absent(path, &what);
     Status status =
@@ -150,18 +152,32 @@ static Status open_folder(ModelSource *source, const char *save, int64_t step) {
     return status;
 }
 
+static bool is_gguf(const char *path) {
+    struct stat st;
+    size_t size = strlen(path);
+    return size > 5 && !strcmp(path + size - 5, ".gguf") && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+bool model_is_there(const char *path) {
+    return holds(path, "manifest.json") || holds(path, "config.json") || is_gguf(path);
+}
+
 static Status open_any(ModelSource *source, const char *path, int64_t step) {
     if (holds(path, "manifest.json")) return open_one(source, path, step);
-    if (!holds(path, "config.json")) return open_folder(source, path, step);
+    if (!model_is_there(path)) return open_folder(source, path, step);
     if (step >= 0)
-        return fail(ERR_USAGE, "%s is a Hugging Face model: it has no step %" PRId64 " (--ckpt-step)", path,
-                    step);
-    return hugging_face_open(&source->model, path);
+        return fail(ERR_USAGE, "%s is a %s: it has no step %" PRId64 " (--ckpt-step)", path,
+                    is_gguf(path) ? "GGUF file" : "Hugging Face model", step);
+    return is_gguf(path) ? gguf_model_open(&source->gguf, path) : hugging_face_open(&source->model, path);
 }
 
 // The hash of the manifest covers the tensors, since it contains their checksums.
 static Status take_hash(ModelSource *source) {
     enum { MAX_BYTES = 1 << 30 };
+    if (source->gguf) {
+        source->hash = gguf_model_hash(source->gguf);
+        return OK;
+    }
     Text path = {0};
     char *data = NULL;
     size_t size = 0;
@@ -192,6 +208,7 @@ void model_source_close(ModelSource *source) {
     if (!source) return;
     checkpoint_close(source->checkpoint);
     hugging_face_close(source->model);
+    gguf_model_close(source->gguf);
     text_free(&source->passed_over);
     free(source->path);
     free(source);
@@ -212,7 +229,8 @@ void model_source_warn(const ModelSource *source) {
 Checkpoint *model_source_checkpoint(ModelSource *source) { return source->checkpoint; }
 
 const CheckpointInfo *model_source_info(const ModelSource *source) {
-    return source->checkpoint ? checkpoint_info(source->checkpoint) : hugging_face_info(source->model);
+    if (source->checkpoint) return checkpoint_info(source->checkpoint);
+    return source->gguf ? gguf_model_info(source->gguf) : hugging_face_info(source->model);
 }
 
 static Status read_any(void *source, const char *name, Rect rect, float *out, int64_t stride) {
@@ -259,6 +277,7 @@ static Status check_finite(ModelSource *source, const char *name, Rect rect, con
 }
 
 static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+    if (source->gguf) return gguf_model_read(source->gguf, name, rect, out, stride);
     if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
     char tensor_name[160];
     state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
@@ -273,5 +292,11 @@ Status model_source_read(ModelSource *source, const char *name, Rect rect, float
 }
 
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer) {
-    return tokenizer_open_path(tokenizer, source->path);
+    if (!source->gguf) return tokenizer_open_path(tokenizer, source->path);
+    *tokenizer = NULL;
+    return fail(
+        ERR_NO_INPUT,
+        "%s: the tokenizer inside a GGUF file is not read: give --tokenizer-model, the folder or file of "
+        "the model's tokenizer",
+        source->path);
 }

@@ -1,4 +1,4 @@
-// `trireme import`: makes a checkpoint of a Hugging Face folder.
+// `trireme import`: makes a checkpoint of a Hugging Face folder or a GGUF file.
 #include "base/rank.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
@@ -42,7 +42,9 @@ Status cmd_import(Options *o) {
     ModelSource *source;
     Tokenizer *tokenizer;
     if (o->positional.count != 1)
-        return fail(ERR_USAGE, "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder");
+        return fail(ERR_USAGE,
+                    "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder or a GGUF "
+                    "file");
     if (!o->save || !*o->save)
         return fail(ERR_USAGE, "import needs --save FOLDER: it writes FOLDER/step-00000000");
     TRY(open_tokenizer(o, &tokenizer));

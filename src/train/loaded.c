@@ -8,13 +8,6 @@
 
 // ---- whether there is one -----------------------------------------------------------------------
 
-static bool is_one(const char *folder) {
-    char manifest[4096], config[4096];
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", folder);
-    snprintf(config, sizeof config, "%s/config.json", folder);
-    return file_exists(manifest) || file_exists(config);
-}
-
 // The path by which two names of a folder can be compared that is not there yet: the parent's real one, as far as
 // it is there, and the last name. The caller frees.
 static char *place_of(const char *path) {
@@ -67,7 +60,7 @@ Status load_candidates(const Options *o, int64_t **steps, int *count) {
     struct stat st;
     *steps = NULL;
     *count = 0;
-    if (o->ckpt_step != INT_UNSET || is_one(o->load)) {
+    if (o->ckpt_step != INT_UNSET || model_is_there(o->load)) {
         *steps = malloc(sizeof **steps);
         if (!*steps) return fail(ERR_OS, "no memory for a list of checkpoints");
         (*steps)[0] = o->ckpt_step != INT_UNSET ? o->ckpt_step : ITSELF;

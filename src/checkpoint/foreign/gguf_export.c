@@ -226,7 +226,7 @@ static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tok
     return status;
 }
 
-// The name of the model: that of its folder, or of the folder of its checkpoints.
+// The name of the model: that of its file or its folder, or of the folder of its checkpoints.
 static void describe_name(GgufMetadata *m, const ModelSource *source) {
     char *path = realpath(model_source_path(source), NULL);
     char *name = path ? strrchr(path, '/') : NULL;
@@ -234,6 +234,8 @@ static void describe_name(GgufMetadata *m, const ModelSource *source) {
         *name = 0;
         name = strrchr(path, '/');
     }
+    size_t size = name ? strlen(name) : 0;
+    if (size > 6 && !strcmp(name + size - 5, ".gguf")) name[size - 5] = 0;
     if (name && name[1]) gguf_set_string(m, "general.name", name + 1);
     free(path);
 }

@@ -79,10 +79,12 @@ static Status open_files(HuggingFace *m) {
     if (has(m, "model.safetensors.index.json")) return open_index(m);
     if (has(m, "model.safetensors")) return open_file(m, "model.safetensors");
     if (has(m, "pytorch_model.bin") || has(m, "pytorch_model.bin.index.json"))
-        return fail(ERR_UNAVAILABLE,
-                    "%s has pytorch_model.bin; only safetensors are read: save_pretrained(..., "
-                    "safe_serialization=True) writes them",
-                    m->folder);
+        return fail(
+            ERR_UNAVAILABLE,
+            "%s has pytorch_model.bin, a pickle, which can run any program; only safetensors are read. This "
+            "writes them beside it: python3 -c \"from transformers import AutoModelForCausalLM as M; "
+            "M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
+            m->folder, m->folder, m->folder);
     return fail(ERR_NO_INPUT, "%s has neither model.safetensors nor model.safetensors.index.json", m->folder);
 }
 
@@ -264,15 +266,9 @@ static Status read_columns(const Piece *p) {
     return OK;
 }
 
-static int find_weight(const Mapping *map, const char *name) {
-    for (int i = 0; i < map->num_weights; i++)
-        if (!strcmp(map->weights[i].name, name)) return i;
-    CHECK(false, "the model has no weight %s", name);
-}
-
 Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, float *out, int64_t stride) {
     const Mapping *map = &m->mapping;
-    int weight = find_weight(map, name);
+    int weight = mapping_find(map, name);
     const WeightSpec *spec = &map->weights[weight];
     CHECK(rect.row >= 0 && rect.col >= 0 && rect.row + rect.rows <= spec->rows &&
               rect.col + rect.cols <= spec->cols,

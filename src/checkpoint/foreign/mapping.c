@@ -279,6 +279,12 @@ void mapping_destroy(Mapping *m) {
     *m = (Mapping){0};
 }
 
+int mapping_find(const Mapping *m, const char *weight) {
+    for (int i = 0; i < m->num_weights; i++)
+        if (!strcmp(m->weights[i].name, weight)) return i;
+    CHECK(false, "the model has no weight %s", weight);
+}
+
 // ---- rows of a strip --------------------------------------------------------------------------------------
 
 int64_t strip_rows_before(const WeightStrip *s, int64_t row) {

@@ -39,6 +39,7 @@ typedef struct {
 
 Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *family, Format format);
 void mapping_destroy(Mapping *mapping);
+int mapping_find(const Mapping *mapping, const char *weight); // the number of a weight that it has (CHECK)
 bool weight_is_vector(const WeightSpec *weight);
 int64_t strip_rows_before(const WeightStrip *strip,
                           int64_t row); // the rows of the strip before row `row` of our weight
