@@ -113,6 +113,18 @@ static void shapes_are_one(void) {
         "\"assistant\", \"content\": \"\\u00e9\"}]}\n",
         "{\"system\": \"be\", \"instruction\": \"c\", \"input\": \"\", \"output\": \"\\u00e9\", \"history\": [[\"a b\", "
         "\"abc\"]]}\n",
+        // A system message beside messages, and once more within them.
+        "{\"system\": \"be\", \"messages\": [{\"role\": \"user\", \"content\": \"a b\"}, {\"role\": \"assistant\", "
+        "\"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", \"content\": "
+        "\"\\u00e9\"}]}\n",
+        "{\"system\": \"be\", \"messages\": [{\"role\": \"system\", \"content\": \"be\"}, {\"role\": \"user\", "
+        "\"content\": \"a b\"}, {\"role\": \"assistant\", \"content\": \"abc\"}, {\"role\": \"user\", \"content\": "
+        "\"c\"}, {\"role\": \"assistant\", \"content\": \"\\u00e9\"}]}\n",
+        "{\"system\": \"be\", \"conversations\": [{\"role\": \"user\", \"content\": \"a b\"}, {\"role\": \"assistant\", "
+        "\"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", \"content\": "
+        "\"\\u00e9\"}]}\n",
+        "{\"system\": \"be\", \"prompt\": [{\"role\": \"user\", \"content\": \"a b\"}, {\"role\": \"assistant\", "
+        "\"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}], \"completion\": \"\\u00e9\"}\n",
         "{\"prompt\": [{\"role\": \"system\", \"content\": \"be\"}, {\"role\": \"user\", \"content\": \"a b\"}, {\"role\": "
         "\"assistant\", \"content\": \"abc\"}, {\"role\": \"user\", \"content\": \"c\"}], \"completion\": [{\"role\": "
         "\"assistant\", \"content\": \"\\u00e9\"}]}\n",
@@ -121,7 +133,8 @@ static void shapes_are_one(void) {
         expect_marked(MARKED, LINES[i], false, TWO_TURNS);
     expect_marked(
         MARKED,
-        "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"instruction\": \"a\", \"input\": \"x\", \"output\": \"b\"}\n",
+        "{\"prompt\": \"a\", \"completion\": \"b\", \"system\": null}\n"
+        "{\"instruction\": \"a\", \"input\": \"x\", \"output\": \"b\", \"history\": null, \"system\": \"\"}\n",
         false,
         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n\n"
         "<|im_start|>user\na\nx<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n\n");
@@ -146,6 +159,24 @@ static void answers_are_found(void) {
                   "{\"messages\": [{\"role\": \"assistant\", \"content\": \"xyz\"}]}\n", false, "x[yz]\n");
 }
 
+// Answers of weight 0 are read, not trained, whether the template marks answers or not, and in turns of ShareGPT.
+static void weights_count(void) {
+    static const char *const LINES[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"weight\": 1}, {\"role\": \"assistant\", \"content\": "
+        "\"b\", \"weight\": 0}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", \"content\": \"d\", "
+        "\"weight\": 1.0}, {\"role\": \"assistant\", \"content\": \"e\", \"weight\": 0}]}\n",
+        "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": \"b\", \"weight\": 0}, "
+        "{\"from\": \"human\", \"value\": \"c\"}, {\"from\": \"gpt\", \"value\": \"d\", \"weight\": null}, {\"from\": "
+        "\"gpt\", \"value\": \"e\", \"weight\": 0}]}\n",
+    };
+    static const char *const TRAINED =
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+        "<|im_start|>assistant\n[d<|im_end|>]\n<|im_start|>assistant\ne<|im_end|>\n\n";
+    for (int i = 0; i < 4; i++) expect_marked(i & 2 ? MARKED : UNMARKED, LINES[i & 1], false, TRAINED);
+    // The last answer is the last of those that are trained.
+    for (int i = 0; i < 2; i++) expect_marked(i ? MARKED : UNMARKED, LINES[0], true, TRAINED);
+}
+
 // ---- what is refused ----------------------------------------------------------------------------------------
 
 static void expect_refused(Small *small, Status status, const char *words) {
@@ -162,33 +193,50 @@ static void expect_refused(Small *small, Status status, const char *words) {
 
 #define ANSWERED "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
 
+static const struct {
+    const char *lines, *words;
+} CASES[] = {
+    {ANSWERED "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n",
+     "chats.jsonl:2: a conversation without an answer: there is nothing to train on; add a turn of the assistant, or "
+     "leave the line out; --skip-bad-lines leaves such lines out"},
+    {"{\"text\": \"a\"}\n",
+     "chats.jsonl:1: no conversation: \"messages\", \"conversations\" (ShareGPT), \"instruction\" "
+     "(Alpaca) or \"prompt\" with \"completion\" is expected"},
+    {"{\"prompt\": \"a\", \"messages\": []}\n", "\"messages\" and \"prompt\" are both there"},
+    {"{\"prompt\": \"a\"}\n", "\"completion\" is missing: it has to be a string or a list of messages"},
+    {"{\"instruction\": \"a\", \"output\": 3}\n", "\"output\" is no string"},
+    {"{\"messages\": 3}\n", "\"messages\" has to be a list of turns"},
+    {"{\"messages\": [3]}\n", "\"messages\", turn 1 is no object"},
+    {"{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n",
+     "message 1: the role is \"bot\"; system, user, "},
+    {"{\"conversations\": [{\"from\": \"x\", \"value\": \"a\"}]}\n",
+     "conversations, turn 1: \"from\" is \"x\"; human, gpt"},
+    {"{\"conversations\": [{\"from\": \"gpt\"}]}\n", "\"value\" is missing"},
+    {"{\"system\": 3, \"prompt\": \"a\", \"completion\": \"b\"}\n", "chats.jsonl:1: \"system\" is no string"},
+    {"{\"system\": [], \"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n",
+     "\"system\" is no string: it has to be one, or to be left out"},
+    {"{\"system\": \"x\", \"messages\": [{\"role\": \"system\", \"content\": \"y\"}, {\"role\": \"assistant\", "
+     "\"content\": \"a\"}]}\n",
+     "\"system\" and the system message 1 differ: keep the one"},
+    {"{\"instruction\": \"a\", \"input\": 5, \"output\": \"b\"}\n", "chats.jsonl:1: \"input\" is no string"},
+    {"{\"instruction\": \"a\", \"input\": [\"a\"], \"output\": \"b\"}\n", "\"input\" is no string"},
+    {"{\"instruction\": \"a\", \"history\": \"x\", \"output\": \"b\"}\n",
+     "chats.jsonl:1: \"history\" is no list"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}]}\n",
+     "chats.jsonl:1: message 1: \"weight\" is neither 0 nor 1"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": \"0\"}]}\n",
+     "message 1: \"weight\" is neither 0 nor 1"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]}\n",
+     "chats.jsonl:1: every answer has the weight 0"},
+    {"[\n" ANSWERED "]\n", "chats.jsonl:1: a list over many lines is no JSON lines: `jq -c '.[]' FILE`"},
+    {ANSWERED "{\"prompt\": \"a\n", "chats.jsonl:2: byte "},
+    {"{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": [{}]}\n",
+     "the conversation has tools, which the template does"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\"}]}\n",
+     "chats.jsonl:1: " /* the template */},
+};
+
 static void wrong_lines_are_refused(void) {
-    static const struct {
-        const char *lines, *words;
-    } CASES[] = {
-        {ANSWERED "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n",
-         "chats.jsonl:2: a conversation without an answer: there is nothing to train on; add a turn of the assistant, or "
-         "leave the line out; --skip-bad-lines leaves such lines out"},
-        {"{\"text\": \"a\"}\n",
-         "chats.jsonl:1: no conversation: \"messages\", \"conversations\" (ShareGPT), \"instruction\" "
-         "(Alpaca) or \"prompt\" with \"completion\" is expected"},
-        {"{\"prompt\": \"a\", \"messages\": []}\n", "\"messages\" and \"prompt\" are both there"},
-        {"{\"prompt\": \"a\"}\n", "\"completion\" is missing: it has to be a string or a list of messages"},
-        {"{\"instruction\": \"a\", \"output\": 3}\n", "\"output\" is no string"},
-        {"{\"messages\": 3}\n", "\"messages\" has to be a list of turns"},
-        {"{\"messages\": [3]}\n", "\"messages\", turn 1 is no object"},
-        {"{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n",
-         "message 1: the role is \"bot\"; system, user, "},
-        {"{\"conversations\": [{\"from\": \"x\", \"value\": \"a\"}]}\n",
-         "conversations, turn 1: \"from\" is \"x\"; human, gpt"},
-        {"{\"conversations\": [{\"from\": \"gpt\"}]}\n", "\"value\" is missing"},
-        {"[\n" ANSWERED "]\n", "chats.jsonl:1: a list over many lines is no JSON lines: `jq -c '.[]' FILE`"},
-        {ANSWERED "{\"prompt\": \"a\n", "chats.jsonl:2: byte "},
-        {"{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": [{}]}\n",
-         "the conversation has tools, which the template does"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\"}]}\n",
-         "chats.jsonl:1: " /* the template */},
-    };
     Small small;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         make_folder(
@@ -271,6 +319,59 @@ static void templates_have_to_suit(void) {
     ChatSummary summary;
     EXPECT_OK(chat_prepare(&small.job, &summary));
     remove(harness_path("model/config.json"));
+}
+
+// Two renderings for each of many answers: their time grows with the square of the number.
+static void many_answers_are_refused(void) {
+    enum { PAIRS = 2000 };
+    Text line = {0};
+    Small small;
+    atomic_int stopped = 0;
+    text_add(&line, "{\"messages\": [");
+    for (int i = 0; i < PAIRS; i++)
+        text_add(&line,
+                 "%s{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}",
+                 i ? ", " : "");
+    text_add(&line, "]}\n");
+    make_folder(UNMARKED);
+    small_job(&small, line.data);
+    small.job.stopped = &stopped;
+    small.job.too_long = CHAT_TRUNCATE;
+    remove(harness_path("chats.idx"));
+    expect_refused(&small, ERR_DATA,
+                   "chats.jsonl:1: a conversation of 4000 messages: to find its answers the template is run "
+                   "twice for each");
+    make_folder(MARKED);
+    ChatSummary summary;
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    EXPECT(summary.conversations == 1, "a template that marks its answers is run once");
+    remove(harness_path("chats.idx"));
+    text_free(&line);
+}
+
+// A worker that is told to stop leaves a conversation before its end.
+static void answers_are_not_looked_for_when_stopped(void) {
+    static const char LINE[] = "{\"prompt\": \"a\", \"completion\": \"b\"}";
+    const atomic_int stopped = 1;
+    Tokenizer *tokenizer;
+    ChatFormat format;
+    ChatWorker worker;
+    Json *line;
+    TokenList tokens = {0}, mask = {0};
+    make_folder(UNMARKED);
+    EXPECT_OK(tokenizer_open_path(&tokenizer, harness_path("model")));
+    EXPECT_OK(chat_format_open(&format, tokenizer, harness_path("model"), NULL));
+    EXPECT_OK(chat_worker_open(&worker, &format));
+    EXPECT_OK(json_parse(&line, LINE, strlen(LINE), "line"));
+    EXPECT_OK(chat_encode(&worker, line, &tokens, &mask));
+    format.stopped = &stopped;
+    EXPECT(chat_encode(&worker, line, &tokens, &mask) == INTERRUPTED, "%s", fail_message());
+    json_free(line);
+    token_list_free(&tokens);
+    token_list_free(&mask);
+    chat_worker_close(&worker);
+    chat_format_close(&format);
+    tokenizer_close(tokenizer);
 }
 
 // ---- packing -------------------------------------------------------------------------------------------------
@@ -366,14 +467,18 @@ static void workers_change_nothing(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"shapes_are_one", shapes_are_one},
-                                      {"answers_are_found", answers_are_found},
-                                      {"wrong_lines_are_refused", wrong_lines_are_refused},
-                                      {"long_conversations", long_conversations},
-                                      {"templates_have_to_suit", templates_have_to_suit},
-                                      {"packing_keeps_all", packing_keeps_all},
-                                      {"the_fullest_is_taken", the_fullest_is_taken},
-                                      {"workers_change_nothing", workers_change_nothing},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"shapes_are_one", shapes_are_one},
+                       {"answers_are_found", answers_are_found},
+                       {"weights_count", weights_count},
+                       {"many_answers_are_refused", many_answers_are_refused},
+                       {"answers_are_not_looked_for_when_stopped", answers_are_not_looked_for_when_stopped},
+                       {"wrong_lines_are_refused", wrong_lines_are_refused},
+                       {"long_conversations", long_conversations},
+                       {"templates_have_to_suit", templates_have_to_suit},
+                       {"packing_keeps_all", packing_keeps_all},
+                       {"the_fullest_is_taken", the_fullest_is_taken},
+                       {"workers_change_nothing", workers_change_nothing},
+                       {0}},
+        argc, argv);
 }

@@ -24,8 +24,7 @@ static Json string_of(const char *text) {
 }
 
 // The first `count` messages, with the names that transformers gives to a template.
-static Status render(const ChatWorker *w, const Conversation *c, size_t count, bool prompt,
-                     JinjaOutput *out) {
+static Status render(ChatWorker *w, const Conversation *c, size_t count, bool prompt, JinjaOutput *out) {
     const TokenizerUse *use = &w->format->use;
     Json messages = *c->messages, flag = {.type = prompt ? JSON_TRUE : JSON_FALSE};
     const struct {
@@ -45,7 +44,9 @@ static Status render(const ChatWorker *w, const Conversation *c, size_t count, b
         strings[i] = string_of(TOKENS[i].text);
         variables[number++] = (JinjaVariable){TOKENS[i].name, &strings[i]};
     }
-    return jinja_render(w->format->template, variables, number, w->format->now, out);
+    Status status = jinja_render(w->format->template, variables, number, w->format->now, out);
+    w->steps += out->steps;
+    return status;
 }
 
 // ---- stretches of answers by rendering less of the conversation -------------------------------------------------
@@ -70,18 +71,65 @@ static Status add_span(JinjaOutput *out, size_t start, size_t end) {
     return OK;
 }
 
+// Renders a beginning of the conversation. There are two of them for an answer, so that the time would grow with the
+// square of the number of answers.
+static Status render_part(ChatWorker *w, const Conversation *c, size_t count, bool prompt) {
+    const atomic_int *stopped = w->format->stopped;
+    if (stopped && *stopped) return fail(INTERRUPTED, "stopped by a signal: nothing was written");
+    if (w->steps > CHAT_MAX_STEPS)
+        return fail(
+            ERR_DATA,
+            "a conversation of %zu messages: to find its answers the template is run twice for each, which "
+            "takes more than %d steps: mark answers with {%% generation %%} in a copy of the template, name "
+            "that by --chat-template FILE, and give answers no weight 0; or divide the conversation",
+            c->messages->count, CHAT_MAX_STEPS);
+    return render(w, c, count, prompt, &w->part);
+}
+
 static Status find_answer(ChatWorker *w, const Conversation *c, size_t k) {
-    TRY(render(w, c, k, true, &w->part));
+    TRY(render_part(w, c, k, true));
     size_t start = w->part.text.size;
     if (!starts_whole(w)) return ambiguous(k);
-    TRY(render(w, c, k + 1, false, &w->part));
+    TRY(render_part(w, c, k + 1, false));
     if (!starts_whole(w) || w->part.text.size < start) return ambiguous(k);
     return add_span(&w->whole, start, w->part.text.size);
 }
 
 static Status find_answers(ChatWorker *w, const Conversation *c) {
     for (size_t k = 0; k < c->messages->count; k++)
-        if (message_is_answer(&c->messages->items[k])) TRY(find_answer(w, c, k));
+        if (message_is_trained(&c->messages->items[k])) TRY(find_answer(w, c, k));
+    return OK;
+}
+
+// ---- stretches of a template that marks them ----------------------------------------------------------------------
+
+// Sets *count to the stretches that the first `messages` messages have. They have to be the first ones of the whole.
+static Status count_spans(ChatWorker *w, const Conversation *c, size_t messages, size_t *count) {
+    TRY(render_part(w, c, messages, false));
+    *count = w->part.num_spans;
+    bool same = *count <= w->whole.num_spans &&
+                (!*count || !memcmp(w->part.spans, w->whole.spans, *count * sizeof *w->part.spans));
+    if (same) return OK;
+    return fail(
+        ERR_DATA,
+        "the template marks the answers of the first %zu messages in another way than within the whole "
+        "conversation, so it is not known which stretches the weight 0 is for: leave \"weight\" out, or "
+        "name another template by --chat-template FILE",
+        messages);
+}
+
+// Leaves out the stretches of answers of weight 0: from the last to the first, so that what is before stays in place.
+static Status leave_out(ChatWorker *w, const Conversation *c) {
+    JinjaOutput *o = &w->whole;
+    for (size_t k = c->messages->count, first, end; k-- > 0;) {
+        const Json *message = &c->messages->items[k];
+        if (!message_is_answer(message) || message_is_trained(message)) continue;
+        TRY(count_spans(w, c, k, &first));
+        TRY(count_spans(w, c, k + 1, &end));
+        if (first >= end) continue;
+        memmove(o->spans + first, o->spans + end, (o->num_spans - end) * sizeof *o->spans);
+        o->num_spans -= end - first;
+    }
     return OK;
 }
 
@@ -177,8 +225,9 @@ static Status encode_conversation(ChatWorker *w, const Conversation *c, TokenLis
         return fail(ERR_DATA,
                     "the conversation has tools, which the template does not write: name one that does, or "
                     "remove \"tools\"");
+    w->steps = 0;
     TRY(render(w, c, c->messages->count, false, &w->whole));
-    if (!marks) TRY(find_answers(w, c));
+    TRY(marks ? leave_out(w, c) : find_answers(w, c));
     if (!w->whole.num_spans)
         return fail(ERR_DATA, "the template writes no text for the answers of this conversation");
     return encode_and_mask(w, !marks, tokens, mask);

@@ -4,16 +4,21 @@
 // The tokens are those of the whole text, as transformers' apply_chat_template(tokenize=True) has them. A token is
 // trained when it lies, as a whole or in part, in a stretch of text that an answer takes. Which stretches these are:
 //
-// 1. Where the template has {% generation %} blocks, what these write.
+// 1. Where the template has {% generation %} blocks, what these write. Where an answer k has the weight 0, the blocks
+//    that messages up to and with k have beyond messages before k are left out.
 // 2. Else, for each answer k, the text is rendered twice more: messages before k, with add_generation_prompt true (P),
 //    and messages up to and with k, without it (Q). P must begin Q, and Q must begin the whole text: then the answer is
 //    what Q has beyond P, less blanks at its end that follow a special token (the line end behind <|im_end|>). Where
 //    this does not hold the template writes a conversation in another way while it goes on, so that its answers have no
-//    place of their own: it is refused.
+//    place of their own: it is refused. Answers of weight 0 are left out.
 #pragma once
 #include "corpus/chat_messages.h"
 #include "template/jinja.h"
 #include "tokenizer/tokenizer.h"
+#include <stdatomic.h>
+
+// Steps of templates that all renderings of one conversation may take together.
+enum { CHAT_MAX_STEPS = 64 * JINJA_MAX_STEPS };
 
 typedef struct {
     JinjaTemplate *template;
@@ -21,8 +26,9 @@ typedef struct {
     TokenizerUse use;
     time_t now;
     bool last_answer_only;
-    bool
-        splits; // the tokenizer takes the tokens that begin and end a text for characters where they are in one
+    // The tokenizer takes the tokens that begin and end a text for characters where they are in one.
+    bool splits;
+    const atomic_int *stopped; // optional
 } ChatFormat;
 
 // Opens the template: of `named`, a file or the name of a built-in one, or where that is NULL the model's own, in the
@@ -38,14 +44,15 @@ typedef struct {
     const ChatFormat *format;
     Encoder *encoder;
     JinjaOutput whole, part;
-    size_t *ends; // of the tokens of a conversation
+    int64_t steps; // of all renderings of the conversation
+    size_t *ends;  // of the tokens of a conversation
     size_t capacity;
 } ChatWorker;
 
 Status chat_worker_open(ChatWorker *worker, const ChatFormat *format);
 void chat_worker_close(ChatWorker *worker);
 // Appends the tokens of the conversation, and for each 1 or 0: it is trained or not; the first one never is. Fails with
-// ERR_DATA, in words to which the caller adds the place.
+// ERR_DATA, in words to which the caller adds the place; INTERRUPTED when `stopped` is set.
 Status chat_encode(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask);
 
 // A built-in template.

@@ -7,10 +7,24 @@ static bool same(const Json *value, const char *string) {
            !memcmp(value->string, string, value->size);
 }
 
-static void add_message(Text *out, const char *role, const Json *content) {
+static void begin_message(Text *out, const char *role, const Json *content) {
     text_add(out, "%s{\"role\": \"%s\", \"content\": ", out->data[out->size - 1] == '[' ? "" : ", ", role);
     json_add_string(out, content->string, content->size);
+}
+
+static void add_message(Text *out, const char *role, const Json *content) {
+    begin_message(out, role, content);
     text_add(out, "}");
+}
+
+// A member that may be left out: *string is NULL where it is absent, null or empty.
+static Status may_have_string(const Json *line, const char *key, const Json **string) {
+    *string = json_member(line, key);
+    if (*string && (*string)->type == JSON_NULL) *string = NULL;
+    if (*string && (*string)->type != JSON_STRING)
+        return fail(ERR_DATA, "\"%s\" is no string: it has to be one, or to be left out", key);
+    if (*string && !(*string)->size) *string = NULL;
+    return OK;
 }
 
 static Status need_string(const Json *line, const char *key, const Json **string) {
@@ -18,74 +32,6 @@ static Status need_string(const Json *line, const char *key, const Json **string
     if (*string && (*string)->type == JSON_STRING) return OK;
     return fail(ERR_DATA, "\"%s\" is %s: it has to be a string", key, *string ? "no string" : "missing");
 }
-
-// ---- ShareGPT: {"conversations": [{"from": "human", "value": "..."}]} --------------------------------------
-
-static const struct {
-    const char *from, *role;
-} SPEAKERS[] = {{"human", "user"},          {"user", "user"},         {"gpt", "assistant"},
-                {"assistant", "assistant"}, {"chatgpt", "assistant"}, {"bing", "assistant"},
-                {"bard", "assistant"},      {"model", "assistant"},   {"system", "system"},
-                {"tool", "tool"},           {"observation", "tool"}};
-
-static const char *role_of(const Json *from) {
-    for (size_t i = 0; i < sizeof SPEAKERS / sizeof *SPEAKERS; i++)
-        if (same(from, SPEAKERS[i].from)) return SPEAKERS[i].role;
-    return NULL;
-}
-
-static Status of_share_gpt(const Json *line, const Json *turns, Text *out) {
-    const Json *system = json_member(line, "system"), *value;
-    if (system && system->type == JSON_STRING && system->size) add_message(out, "system", system);
-    for (size_t i = 0; i < turns->count; i++) {
-        const Json *from = json_member(&turns->items[i], "from");
-        const char *role = role_of(from);
-        if (!role)
-            return fail(
-                ERR_DATA,
-                "conversations, turn %zu: \"from\" is \"%.40s\"; human, gpt, system and tool are known",
-                i + 1, from && from->type == JSON_STRING ? from->string : "missing");
-        TRY(need_string(&turns->items[i], "value", &value));
-        add_message(out, role, value);
-    }
-    return OK;
-}
-
-// ---- Alpaca: {"instruction": "...", "input": "...", "output": "..."} ----------------------------------------
-
-static Status add_history(const Json *history, Text *out) {
-    for (size_t i = 0; history && history->type == JSON_ARRAY && i < history->count; i++) {
-        const Json *turn = &history->items[i];
-        bool pair = turn->type == JSON_ARRAY && turn->count == 2 && turn->items[0].type == JSON_STRING &&
-                    turn->items[1].type == JSON_STRING;
-        if (!pair) return fail(ERR_DATA, "\"history\", turn %zu: it has to be a list of two strings", i + 1);
-        add_message(out, "user", &turn->items[0]);
-        add_message(out, "assistant", &turn->items[1]);
-    }
-    return OK;
-}
-
-static Status of_alpaca(const Json *line, Text *out) {
-    const Json *instruction, *output, *input = json_member(line, "input"),
-                                      *system = json_member(line, "system");
-    TRY(need_string(line, "instruction", &instruction));
-    TRY(need_string(line, "output", &output));
-    if (system && system->type == JSON_STRING && system->size) add_message(out, "system", system);
-    TRY(add_history(json_member(line, "history"), out));
-    Text both = {0};
-    text_add_bytes(&both, instruction->string, instruction->size);
-    if (input && input->type == JSON_STRING && input->size) {
-        text_add(&both, "\n");
-        text_add_bytes(&both, input->string, input->size);
-    }
-    Json question = {.type = JSON_STRING, .string = text_string(&both), .size = both.size};
-    add_message(out, "user", &question);
-    text_free(&both);
-    add_message(out, "assistant", output);
-    return OK;
-}
-
-// ---- {"prompt": ..., "completion": ...}: strings, or lists of messages ---------------------------------------
 
 static void add_value(const Json *value, Text *out) {
     static const char *const WORDS[] = {"null", "false", "true"};
@@ -103,6 +49,86 @@ static void add_value(const Json *value, Text *out) {
     text_add(out, value->type == JSON_ARRAY ? "]" : "}");
 }
 
+static void add_values(const Json *list, Text *out) {
+    for (size_t i = 0; i < list->count; i++) {
+        if (out->data[out->size - 1] != '[') text_add(out, ", ");
+        add_value(&list->items[i], out);
+    }
+}
+
+// ---- ShareGPT: {"conversations": [{"from": "human", "value": "..."}]} --------------------------------------
+
+static const struct {
+    const char *from, *role;
+} SPEAKERS[] = {{"human", "user"},          {"user", "user"},         {"gpt", "assistant"},
+                {"assistant", "assistant"}, {"chatgpt", "assistant"}, {"bing", "assistant"},
+                {"bard", "assistant"},      {"model", "assistant"},   {"system", "system"},
+                {"tool", "tool"},           {"observation", "tool"}};
+
+static const char *role_of(const Json *from) {
+    for (size_t i = 0; i < sizeof SPEAKERS / sizeof *SPEAKERS; i++)
+        if (same(from, SPEAKERS[i].from)) return SPEAKERS[i].role;
+    return NULL;
+}
+
+static Status of_share_gpt(const Json *turns, Text *out) {
+    const Json *value;
+    for (size_t i = 0; i < turns->count; i++) {
+        const Json *weight = json_member(&turns->items[i], "weight");
+        const Json *from = json_member(&turns->items[i], "from");
+        const char *role = role_of(from);
+        if (!role)
+            return fail(
+                ERR_DATA,
+                "conversations, turn %zu: \"from\" is \"%.40s\"; human, gpt, system and tool are known",
+                i + 1, from && from->type == JSON_STRING ? from->string : "missing");
+        TRY(need_string(&turns->items[i], "value", &value));
+        begin_message(out, role, value);
+        if (weight) text_add(out, ", \"weight\": ");
+        if (weight) add_value(weight, out);
+        text_add(out, "}");
+    }
+    return OK;
+}
+
+// ---- Alpaca: {"instruction": "...", "input": "...", "output": "..."} ----------------------------------------
+
+static Status add_history(const Json *history, Text *out) {
+    if (history && history->type == JSON_NULL) return OK;
+    if (history && history->type != JSON_ARRAY)
+        return fail(ERR_DATA, "\"history\" is no list: it has to be one of pairs of strings");
+    for (size_t i = 0; history && i < history->count; i++) {
+        const Json *turn = &history->items[i];
+        bool pair = turn->type == JSON_ARRAY && turn->count == 2 && turn->items[0].type == JSON_STRING &&
+                    turn->items[1].type == JSON_STRING;
+        if (!pair) return fail(ERR_DATA, "\"history\", turn %zu: it has to be a list of two strings", i + 1);
+        add_message(out, "user", &turn->items[0]);
+        add_message(out, "assistant", &turn->items[1]);
+    }
+    return OK;
+}
+
+static Status of_alpaca(const Json *line, Text *out) {
+    const Json *instruction, *output, *input;
+    TRY(need_string(line, "instruction", &instruction));
+    TRY(need_string(line, "output", &output));
+    TRY(may_have_string(line, "input", &input));
+    TRY(add_history(json_member(line, "history"), out));
+    Text both = {0};
+    text_add_bytes(&both, instruction->string, instruction->size);
+    if (input) {
+        text_add(&both, "\n");
+        text_add_bytes(&both, input->string, input->size);
+    }
+    Json question = {.type = JSON_STRING, .string = text_string(&both), .size = both.size};
+    add_message(out, "user", &question);
+    text_free(&both);
+    add_message(out, "assistant", output);
+    return OK;
+}
+
+// ---- {"prompt": ..., "completion": ...}: strings, or lists of messages ---------------------------------------
+
 static Status of_prompt(const Json *line, Text *out) {
     static const char *const ROLES[] = {"user", "assistant"};
     const Json *parts[] = {json_member(line, "prompt"), json_member(line, "completion")};
@@ -114,10 +140,7 @@ static Status of_prompt(const Json *line, Text *out) {
         if (!parts[i] || parts[i]->type != JSON_ARRAY)
             return fail(ERR_DATA, "\"%s\" is %s: it has to be a string or a list of messages",
                         i ? "completion" : "prompt", parts[i] ? "neither" : "missing");
-        for (size_t k = 0; k < parts[i]->count; k++) {
-            if (out->data[out->size - 1] != '[') text_add(out, ", ");
-            add_value(&parts[i]->items[k], out);
-        }
+        add_values(parts[i], out);
     }
     return OK;
 }
@@ -155,16 +178,51 @@ static Status check_list(const Json *list, const char *key) {
     return OK;
 }
 
+// Replaces the messages by those of a text, `[...]`.
+static Status replace(Conversation *c, const Text *text) {
+    Json *made;
+    TRY(json_parse(&made, text->data, text->size, "the conversation"));
+    json_free(c->made);
+    c->messages = c->made = made;
+    return OK;
+}
+
 static Status make(Conversation *c, const Json *line, Shape shape) {
     Text text = {0};
     text_add(&text, "[");
-    Status status = shape == SHARE_GPT ? of_share_gpt(line, json_member(line, KEYS[shape]), &text)
+    Status status = shape == SHARE_GPT ? of_share_gpt(json_member(line, KEYS[shape]), &text)
                     : shape == ALPACA  ? of_alpaca(line, &text)
                                        : of_prompt(line, &text);
     text_add(&text, "]");
-    if (status == OK) status = json_parse(&c->made, text.data, text.size, "the conversation");
+    if (status == OK) status = replace(c, &text);
     text_free(&text);
-    c->messages = c->made;
+    return status;
+}
+
+// ---- a system message beside the conversation ------------------------------------------------------------------
+
+// Puts the member "system" of the line before all messages, unless they have this system message themselves.
+static Status add_system(Conversation *c, const Json *line) {
+    const Json *system;
+    TRY(may_have_string(line, "system", &system));
+    for (size_t i = 0; system && i < c->messages->count; i++) {
+        const Json *content = json_member(&c->messages->items[i], "content");
+        if (!same(json_member(&c->messages->items[i], "role"), "system")) continue;
+        if (content && content->type == JSON_STRING && content->size == system->size &&
+            !memcmp(content->string, system->string, system->size))
+            return OK;
+        return fail(ERR_DATA,
+                    "\"system\" and the system message %zu differ: keep the one that the model is to read",
+                    i + 1);
+    }
+    if (!system) return OK;
+    Text text = {0};
+    text_add(&text, "[");
+    add_message(&text, "system", system);
+    add_values(c->messages, &text);
+    text_add(&text, "]");
+    Status status = replace(c, &text);
+    text_free(&text);
     return status;
 }
 
@@ -172,11 +230,20 @@ static Status make(Conversation *c, const Json *line, Shape shape) {
 
 bool message_is_answer(const Json *message) { return same(json_member(message, "role"), "assistant"); }
 
+// The weight of a message; 1 where it has none, and -1 for one that is not known.
+static int weight_of(const Json *message) {
+    const Json *weight = json_member(message, "weight");
+    double value;
+    if (!weight || weight->type == JSON_NULL) return 1;
+    return !json_double(weight, &value) || (value != 0 && value != 1) ? -1 : (int)value;
+}
+
+bool message_is_trained(const Json *message) { return message_is_answer(message) && weight_of(message) == 1; }
+
 static Status check_messages(const Json *messages) {
     static const char *const ROLES[] = {"system", "user", "assistant", "tool", "developer"};
     enum { NUM_ROLES = sizeof ROLES / sizeof *ROLES };
-    bool answered = false;
-    TRY(check_list(messages, "messages"));
+    bool answered = false, trained = false;
     for (size_t i = 0; i < messages->count; i++) {
         const char *role = json_string(json_member(&messages->items[i], "role"));
         int known = 0;
@@ -186,8 +253,16 @@ static Status check_messages(const Json *messages) {
                 ERR_DATA,
                 "message %zu: the role is \"%.40s\"; system, user, assistant, tool and developer are known",
                 i + 1, role ? role : "missing");
+        if (weight_of(&messages->items[i]) < 0)
+            return fail(ERR_DATA,
+                        "message %zu: \"weight\" is neither 0 nor 1: an answer is trained or it is not",
+                        i + 1);
         answered = answered || message_is_answer(&messages->items[i]);
+        trained = trained || message_is_trained(&messages->items[i]);
     }
+    if (answered && !trained)
+        return fail(ERR_DATA,
+                    "every answer has the weight 0: there is nothing to train on; leave the line out");
     return answered
                ? OK
                : fail(ERR_DATA,
@@ -207,6 +282,8 @@ Status conversation_read(Conversation *c, const Json *line) {
         c->messages = turns;
     else
         TRY(make(c, line, shape));
+    TRY(check_list(c->messages, "messages"));
+    TRY(add_system(c, line));
     if (tools && tools->type == JSON_ARRAY && tools->count) c->tools = tools;
     if (tools && tools->type != JSON_ARRAY && tools->type != JSON_NULL)
         return fail(ERR_DATA, "\"tools\" has to be a list of JSON schemas");

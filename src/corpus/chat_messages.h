@@ -10,7 +10,9 @@ typedef struct {
 } Conversation;
 
 // Reads the conversation of an object, which has to live as long. Fails with ERR_DATA, in words to which the caller
-// adds the place: no shape that is known, or two; a role that is not known; no answer.
+// adds the place: no shape that is known, or two; a role that is not known; a member of a wrong type; no answer to
+// train on.
 Status conversation_read(Conversation *conversation, const Json *line);
 void conversation_free(Conversation *conversation);
 bool message_is_answer(const Json *message);
+bool message_is_trained(const Json *message); // it is an answer, and its "weight" is not 0

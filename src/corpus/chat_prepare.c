@@ -81,7 +81,7 @@ static Status read_line(ChatWorker *w, ChatSlot *slot, const Document *d) {
     TRY(status);
     status = chat_encode(w, root, &slot->tokens, &slot->mask);
     json_free(root);
-    return status == OK ? OK : about(d, status);
+    return status == OK || status == INTERRUPTED ? status : about(d, status);
 }
 
 static bool any_trained(const int32_t *mask, size_t count) {
@@ -240,6 +240,7 @@ static Status open_tools(ChatRun *run) {
     run->summary->vocab_size = tokenizer_vocab_size(run->tokenizer);
     TRY(chat_format_open(&run->format, run->tokenizer, job->tokenizer_path, job->template));
     run->format.last_answer_only = job->last_answer_only;
+    run->format.stopped = job->stopped;
     for (int i = 0; i < job->workers; i++) TRY(chat_worker_open(&run->workers[i], &run->format));
     if (!job->output_prefix) return OK;
     return chat_packer_open(&run->packer, job->output_prefix, run->summary->vocab_size,

@@ -47,6 +47,7 @@ typedef struct {
     Text text;
     JinjaSpan *spans; // in the order of the text, disjoint
     size_t num_spans, capacity;
+    int64_t steps; // that the rendering took, also where it failed
 } JinjaOutput;
 
 // Renders the template; `output` is overwritten. `now` is the time of strftime_now, in the zone of the process. Any

@@ -313,6 +313,7 @@ Status jinja_render(const JinjaTemplate *template, const JinjaVariable *variable
     Status status = bind_variables(&r, variables, num_variables);
     if (status == OK) status = jinja_exec(&r, template->body);
     jinja_pool_free(&r.pool);
+    output->steps = r.steps;
     return status;
 }
 
