@@ -230,16 +230,17 @@ void checkpoint_part_free(CheckpointPart *part);
 // quantised tensors become fp32. Tensors are read piece by piece, so none need fit in memory.
 typedef struct ModelSource ModelSource;
 
-// `path` is a checkpoint, a Hugging Face folder, a GGUF file, or a folder of checkpoints, of which it opens the newest that can be
-// opened, or the one of `step` where that is >= 0. Checks that every weight exists in its shape, and every moment where
-// the checkpoint has moments, and that there is nothing else. Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE,
-// which names an architecture that is not supported.
+// `path` is a checkpoint, a Hugging Face folder, a GGUF file, or a folder of checkpoints, of which it opens the newest
+// that can be opened, or the one of `step` where that is >= 0. Checks that every weight exists in its shape, and every
+// moment where the checkpoint has moments, and that there is nothing else. Fails with ERR_NO_INPUT, ERR_DATA, or
+// ERR_UNAVAILABLE, which names an architecture that is not supported.
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 void model_source_close(ModelSource *source);
 const char *model_source_path(const ModelSource *source); // of what was opened
 // Fails on all ranks unless all have opened the same model: the same path, with the same hash of manifest.json or, in
-// a Hugging Face folder, of config.json, or of what a GGUF file has before its tensors. Otherwise shards of different models could be mixed: a run that still trains
-// may have saved a newer checkpoint, and another machine may have another model of this name.
+// a Hugging Face folder, of config.json, or of what a GGUF file has before its tensors. Otherwise shards of different
+// models could be mixed: a run that still trains may have saved a newer checkpoint, and another machine may have
+// another model of this name.
 // Collective over the world.
 Status model_source_compare(const ModelSource *source, Comm *world);
 // Prints on standard error why newer checkpoints were not opened, if there are any.

@@ -34,8 +34,9 @@ enum { NUM_WRITTEN_GGML_TYPES = GGML_BF16 + 1, GGML_LONGEST_BLOCK = 256 };
 const char *ggml_type_name(GgmlType type);
 int64_t ggml_type_block(GgmlType type); // elements of a block; a row is a whole number of blocks
 int64_t ggml_type_bytes(GgmlType type, int64_t elements);
-// Converts whole blocks from and to fp32. The first NUM_WRITTEN_GGML_TYPES types are written. Q8_0 rounds to 1/127 of the largest magnitude of a block; it fails with
-// ERR_NUMERIC for a block whose scale does not fit fp16 (not finite, or above 8e6).
+// Converts whole blocks from and to fp32. The first NUM_WRITTEN_GGML_TYPES types are written. Q8_0 rounds to 1/127 of
+// the largest magnitude of a block; it fails with ERR_NUMERIC for a block whose scale does not fit fp16 (not finite, or
+// above 8e6).
 Status ggml_of_f32(GgmlType type, const float *from, int64_t elements, void *to);
 void ggml_to_f32(GgmlType type, const void *from, int64_t elements, float *to);
 

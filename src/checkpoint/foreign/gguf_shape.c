@@ -1,5 +1,5 @@
-// Reads from the metadata of a GGUF file which model it is. Keys that would change what the model computes are refused by
-// name.
+// Reads from the metadata of a GGUF file which model it is. Keys that would change what the model computes are refused
+// by name.
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/gguf_model.h"
 #include <inttypes.h>
