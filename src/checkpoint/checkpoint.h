@@ -308,6 +308,9 @@ Status export_hugging_face(ModelSource *source, const char *folder, FileType typ
 typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } GgufKind;
 // Writes one GGUF file for llama.cpp, with the tokenizer inside.
 Status export_gguf(ModelSource *source, const char *path, GgufKind kind);
+// Appends what the family that a model remembers lacks: "Gemma2ForCausalLM has no GELU, which this model has". Exports
+// are then of another family. Appends nothing where the family holds the model, or it remembers none.
+void family_lack(const ModelShape *shape, Text *out);
 // Writes SAVE/step-00000000 with the weights of a source, for --load, and with its other files and its tokenizer, or
 // with `tokenizer` where that is not NULL. Fails with ERR_CREATE when it exists.
 Status import_model(ModelSource *source, const Tokenizer *tokenizer, const char *save, double lock_wait_s);

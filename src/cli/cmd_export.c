@@ -50,12 +50,20 @@ static double written_mb(const char *path) {
     return (double)info.st_size / 1e6;
 }
 
+static void note_family(const ModelShape *shape) {
+    Text lack = {0};
+    family_lack(shape, &lack);
+    if (lack.size) fprintf(stderr, "note: %s: it is written as a model of another family\n", lack.data);
+    text_free(&lack);
+}
+
 static Status export(ModelSource *source, const Options *o) {
     const CheckpointInfo *info = model_source_info(source);
     const TypeRow *type = find_type(o->dtype ? o->dtype : info->dtype);
     if (!type)
         return fail(ERR_UNAVAILABLE, "%s: tensors in %s cannot be written; choose another type with --dtype",
                     model_source_path(source), info->dtype);
+    note_family(&info->shape);
     double start = clock_s();
     if (!strcmp(o->to, "gguf"))
         TRY(export_gguf(source, o->output, type->gguf));

@@ -160,14 +160,29 @@ static Status resolve_with(Options *o, int world_size, const char *path, const M
     return OK;
 }
 
+// Says before a run begins that its exports will not be of the family that the options name.
+static Status resolve_anew(Options *o, int world_size) {
+    TRY(options_resolve(o, world_size));
+    ModelShape model = options_model(o, asked_vocabulary(o, 1));
+    Text note = {0}, lack = {0};
+    family_lack(&model, &lack);
+    if (lack.size) {
+        text_add(&note, "--model-family %s: %s; an export takes another family", o->model_family, lack.data);
+        options_note(o, note.data);
+    }
+    text_free(&lack);
+    text_free(&note);
+    return OK;
+}
+
 Status train_resolve(Options *o, int world_size) {
     int64_t *steps = NULL;
     int count = 0;
     ModelSource *source;
-    if (!o->load) return options_resolve(o, world_size);
+    if (!o->load) return resolve_anew(o, world_size);
     TRY(load_candidates(o, &steps, &count));
     free(steps);
-    if (!count) return options_resolve(o, world_size);
+    if (!count) return resolve_anew(o, world_size);
     TRY(model_source_open(&source, o->load, o->ckpt_step != INT_UNSET ? o->ckpt_step : -1));
     Status status = resolve_with(o, world_size, model_source_path(source), &model_source_info(source)->shape);
     model_source_close(source);

@@ -118,10 +118,23 @@ static const char *lack_of(const Family *f, const ModelShape *s) {
     return lack ? lack : lack_of_factors(f, s);
 }
 
-Status family_of(const ModelShape *s, const Family **family) {
-    bool rotary = s->position == POSITION_ROTARY;
+// Returns the first row of the family that a model remembers, or NULL.
+static const Family *remembered(const ModelShape *s) {
     for (int i = 0; s->family && i < num_families; i++)
-        if (families[i].family == s->family && !lack_of(&families[i], s)) return *family = &families[i], OK;
+        if (families[i].family == s->family) return &families[i];
+    return NULL;
+}
+
+void family_lack(const ModelShape *s, Text *out) {
+    const Family *own = remembered(s);
+    const char *lack = own ? lack_of(own, s) : NULL;
+    if (lack) text_add(out, "%s has no %s, which this model has", own->architecture, lack);
+}
+
+Status family_of(const ModelShape *s, const Family **family) {
+    const Family *own = remembered(s);
+    bool rotary = s->position == POSITION_ROTARY;
+    if (own && !lack_of(own, s)) return *family = own, OK;
     for (int i = 0; i < num_families; i++)
         if (!lack_of(&families[i], s)) return *family = &families[i], OK;
     *family = family_named(rotary ? "LlamaForCausalLM" : "GPT2LMHeadModel");

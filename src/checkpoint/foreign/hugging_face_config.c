@@ -93,7 +93,8 @@ static Status read_inverse_square(Config *c, const FamilyMember *m, const Manife
 }
 
 static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {
-    const ManifestField *field = &size_named(m->size)->field;
+    const ModelSize *size = size_named(m->size);
+    const ManifestField *field = &size->field;
     double value = m->missing;
     bool flag = m->missing != 0;
     if (m->meaning == SAME_CAP) return read_cap(c, m, field, s);
@@ -104,6 +105,8 @@ static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {
         return OK;
     }
     TRY(config_real(c, m->name, field->least, field->most, &value));
+    // A factor of zero would be none at all in a shape.
+    if (value == 0 && size->meaning != MEANS_TRAINING) return config_bad(c, m->name, "a number above 0");
     store_real(field, s, m->meaning == SAME_FACTOR && value == 1 ? 0 : value);
     return OK;
 }
@@ -180,7 +183,10 @@ static Status read_llama(Config *c, const Family *f, ModelShape *s) {
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
         TRY(read_other(c, m, s));
     if (s->residual_multiplier > 0 && (model_has_proj_bias(s) || model_has_mlp_bias(s)))
-        return fail(ERR_UNAVAILABLE, "%s: residual_multiplier with biases is not supported", c->what);
+        return fail(ERR_UNAVAILABLE,
+                    "%s: this model cannot be read: residual_multiplier would multiply biases, too, and "
+                    "attention_bias or mlp_bias says that it has some",
+                    c->what);
     if (f->says & HAS_ROOT_EMBEDDING) s->embedding_multiplier = sqrtf((float)s->hidden);
     s->untied = !tied;
     return OK;

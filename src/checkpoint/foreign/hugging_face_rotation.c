@@ -97,6 +97,12 @@ static Status read_scaling(Config *c, const Family *f, const char *name, ModelSh
     bool two =
         f->says & SAYS_LOCAL_BASE && object->type == JSON_OBJECT && json_member(object, "full_attention");
     if (two) return read_two(c, object, out, &s->rotary_base_local);
+    if (json_member(object, "full_attention") || json_member(object, "sliding_attention"))
+        return fail(
+            ERR_UNAVAILABLE,
+            "%s: this model cannot be read: %s has rotations of their own for layers with and without "
+            "a window, and a %s has one for all",
+            c->what, name, f->model_type);
     return read_object(c, object, name, out);
 }
 

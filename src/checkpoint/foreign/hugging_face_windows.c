@@ -31,8 +31,11 @@ static Status take_windows(const Config *c, const char *set, ModelShape *s) {
         if (i >= s->layers) break;
     }
     if (period > MAX_WINDOW_PERIOD)
-        return fail(ERR_UNAVAILABLE, "%s: layers with windows that do not repeat within %d layers", c->what,
-                    MAX_WINDOW_PERIOD);
+        return fail(
+            ERR_UNAVAILABLE,
+            "%s: this model cannot be read: which layers have a window has to repeat after at most %d "
+            "layers, and its layer_types do not",
+            c->what, MAX_WINDOW_PERIOD);
     s->window_period = period > 1 ? period : 0, s->window_layers = 0;
     for (int i = 0; i < period && period > 1; i++) s->window_layers |= (uint64_t)set[i] << i;
     if (period == 1 && !set[0]) s->window = 0;
@@ -60,8 +63,15 @@ static Status layers_without_list(Config *c, const Family *f, ModelShape *s, cha
     return OK;
 }
 
-static Status read_layers(Config *c, const Family *f, ModelShape *s, char *set) {
+// `on`: windows are not switched off. transformers gives a family with layers that do not rotate its windows in those.
+static Status read_layers(Config *c, const Family *f, bool on, ModelShape *s, char *set) {
     const Json *list = config_member(c, "layer_types");
+    if (on && s->window && f->says & SAYS_NO_ROPE && !config_is_given(list))
+        return fail(
+            ERR_UNAVAILABLE,
+            "%s: use_sliding_window without layer_types is not read; add the list of layer_types that "
+            "transformers makes: load the configuration and save it with save_pretrained()",
+            c->what);
     TRY(layers_without_list(c, f, s, set));
     if (config_is_given(list)) TRY(read_list(c, list, "layer_types", s->layers, set));
     return take_windows(c, set, s);
@@ -78,7 +88,7 @@ Status config_windows(Config *c, const Family *f, ModelShape *s) {
     }
     char *set = malloc((size_t)s->layers);
     if (!set) return fail(ERR_OS, "no memory for a list of %d layers", s->layers);
-    Status status = read_layers(c, f, s, set);
+    Status status = read_layers(c, f, on, s, set);
     free(set);
     if (!on) s->window = 0;
     if (!s->window) s->window_period = 0, s->window_layers = 0;
@@ -94,8 +104,11 @@ static Status take_no_rope(const Config *c, const char *rotates, ModelShape *s) 
         if (!rotates[i]) every = i + 1;
     for (int i = 0; i < s->layers; i++)
         if (rotates[i] == (every && (i + 1) % every == 0))
-            return fail(ERR_UNAVAILABLE, "%s: no_rope_layers other than every Nth are not supported",
-                        c->what);
+            return fail(
+                ERR_UNAVAILABLE,
+                "%s: this model cannot be read: the layers without rotations have to be every Nth, and "
+                "those of its no_rope_layers are not",
+                c->what);
     s->no_rope_freq = every;
     return OK;
 }

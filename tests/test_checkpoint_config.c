@@ -1,0 +1,102 @@
+// Configurations of families that are read as they are meant, or refused with a message that tells why.
+#include "base/file.h"
+#include "checkpoint_models.h"
+
+// A copy of a model's config.json alone with `old` replaced; nothing else is read of a model that is refused by it.
+static Path changed(MakeShape *shape, const char *old, const char *new) {
+    static int count;
+    char name[32], *text;
+    size_t size;
+    Text config = {0};
+    snprintf(name, sizeof name, "config%d", count++);
+    ModelShape s = shape();
+    Path save = path_of(name), folder = inside(save.text, "hf"), copy = inside(save.text, "copy");
+    make_checkpoint(save.text, &s, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    EXPECT_OK(file_read(inside(folder.text, "config.json").text, 1 << 20, &text, &size));
+    char *at = strstr(text, old);
+    CHECK(at, "no %s in %s", old, text);
+    text_add(&config, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+    EXPECT_OK(folder_make(copy.text));
+    EXPECT_OK(file_write(inside(copy.text, "config.json").text, config.data, config.size));
+    text_free(&config);
+    free(text);
+    return copy;
+}
+
+static ModelShape five_layers(void) {
+    ModelShape s = smollm3();
+    s.layers = 5, s.rope = (Rope){0};
+    return s;
+}
+
+static ModelShape long_gemma2(void) {
+    ModelShape s = gemma2();
+    s.layers = 70, s.ffn = 8, s.vocabulary = 9;
+    return s;
+}
+
+#define CACHE "\"use_cache\": true"
+
+static void refused(void) {
+    static const struct {
+        MakeShape *shape;
+        const char *old, *new;
+        Status status;
+        const char *told;
+    } cases[] = {
+        {granite, "\"attention_multiplier\": 0.015625", "\"attention_multiplier\": 0", ERR_DATA,
+         "\"attention_multiplier\" is not a number above 0"},
+        {granite, "\"logits_scaling\": 8.0", "\"logits_scaling\": 0", ERR_DATA,
+         "\"logits_scaling\" is not a number above 0"},
+        {granite, "\"residual_multiplier\": 0.22", "\"residual_multiplier\": 0.0", ERR_DATA,
+         "\"residual_multiplier\" is not a number above 0"},
+        {granite, "\"embedding_multiplier\": 12.0", "\"embedding_multiplier\": 0", ERR_DATA,
+         "\"embedding_multiplier\" is not a number above 0"},
+        {granite, "\"attention_bias\": false", "\"attention_bias\": true", ERR_UNAVAILABLE,
+         "this model cannot be read: residual_multiplier would multiply biases"},
+        {five_layers, "\"sliding_window\": null,\n  \"use_sliding_window\": false",
+         "\"sliding_window\": 3, \"use_sliding_window\": true", ERR_UNAVAILABLE,
+         "use_sliding_window without layer_types is not read; add the list"},
+        {five_layers, "\"no_rope_layers\": [1, 0, 1, 0, 1]", "\"no_rope_layers\": [1, 0, 0, 0, 1]",
+         ERR_UNAVAILABLE, "this model cannot be read: the layers without rotations have to be every Nth"},
+        {llama, CACHE, "\"rope_parameters\": {\"full_attention\": {}, \"sliding_attention\": {}}",
+         ERR_UNAVAILABLE, "a llama has one for all"},
+        {long_gemma2,
+         "\"layer_types\": [\n    \"sliding_attention\",\n    \"full_attention\",\n    \"sliding_attention\"",
+         "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"full_attention\"", ERR_UNAVAILABLE,
+         "this model cannot be read: which layers have a window has to repeat"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Path folder = changed(cases[i].shape, cases[i].old, cases[i].new);
+        ModelSource *source;
+        Status status = model_source_open(&source, folder.text, -1);
+        EXPECT(status == cases[i].status && !source, "case %zu: exit %d: %s", i, status, fail_message());
+        EXPECT(strstr(fail_message(), cases[i].told), "no '%s' in: %s", cases[i].told, fail_message());
+        model_source_close(source);
+    }
+}
+
+static void expect_lack(ModelShape shape, const char *wanted) {
+    Text lack = {0};
+    family_lack(&shape, &lack);
+    EXPECT(!strcmp(text_string(&lack), wanted), "'%s', not '%s'", text_string(&lack), wanted);
+    text_free(&lack);
+}
+
+// A model remembers a family that does not hold it.
+static void lacks(void) {
+    ModelShape shape = gpt2();
+    expect_lack(shape, "");
+    shape.family = FAMILY_GEMMA2;
+    expect_lack(shape, "Gemma2ForCausalLM has no such positions, which this model has");
+    shape = gemma2(), shape.family = FAMILY_GEMMA2;
+    expect_lack(shape, "");
+    shape.norm_place = NORM_PRE;
+    expect_lack(shape,
+                "Gemma2ForCausalLM has no norms in these places (norm-placement), which this model has");
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"refused", refused}, {"lacks", lacks}, {0}}, argc, argv);
+}
