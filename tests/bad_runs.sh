@@ -119,6 +119,11 @@ check "such a conversation is left out" \
     expect 0 "left out 1 bad lines" "${chat[@]}" chats.jsonl --output-prefix chats --skip-bad-lines
 check "a preview marks what is trained" \
     expect 0 $'\xe2\x9f\xa6b\xc2\xb7<|endoftext|>\xe2\x9f\xa7' "${chat[@]}" chats.jsonl --preview 1 --skip-bad-lines
+printf '{"prompt": "\\u001b\\u009b", "completion": "b\\nc"}\n' >controls.jsonl
+check "a preview shows control characters as escapes" \
+    expect 0 '\u001b' "${chat[@]}" controls.jsonl --preview 1
+check "a preview shows those beyond ASCII as escapes" \
+    expect 0 '\u009b' "${chat[@]}" controls.jsonl --preview 1
 check "a conversation needs room" \
     expect 65 "chats.jsonl:1: a conversation of " "${chat[@]}" chats.jsonl --output-prefix small --seq-length 4
 check "conversations need a tokenizer" expect 64 "--tokenizer-model FOLDER" "$trireme" prepare-chat --input chats.jsonl

@@ -154,6 +154,15 @@ static void pipes_are_not_waited_for(void) {
     alarm(0);
 }
 
+static void control_characters_are_visible(void) {
+    static const char GIVEN[] = "a\n\x1b[2J\x7f\xc2\x9bm\xc2\xa0\xc3\x9b\x9b\xc2";
+    Text text = {0};
+    text_add_visible(&text, GIVEN, sizeof GIVEN - 1);
+    EXPECT(!strcmp(text_string(&text), "a\\u000a\\u001b[2J\\u007f\\u009bm\xc2\xa0\xc3\x9b\x9b\xc2"), "%s",
+           text_string(&text));
+    text_free(&text);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"integers_parse_whole_or_not", integers_parse_whole_or_not},
                                       {"reals_parse_whole_or_not", reals_parse_whole_or_not},
@@ -163,6 +172,7 @@ int main(int argc, char **argv) {
                                       {"files_are_whole_or_absent", files_are_whole_or_absent},
                                       {"creations_have_their_own_status", creations_have_their_own_status},
                                       {"pipes_are_not_waited_for", pipes_are_not_waited_for},
+                                      {"control_characters_are_visible", control_characters_are_visible},
                                       {0}},
                        argc, argv);
 }

@@ -211,6 +211,11 @@ static const struct {
      "message 1: the role is \"bot\"; system, user, "},
     {"{\"conversations\": [{\"from\": \"x\", \"value\": \"a\"}]}\n",
      "conversations, turn 1: \"from\" is \"x\"; human, gpt"},
+    // What the data have is shown without control characters.
+    {"{\"messages\": [{\"role\": \"b\\u001b[2J\\u009bm\", \"content\": \"a\"}]}\n",
+     "message 1: the role is \"b\\u001b[2J\\u009bm\"; system"},
+    {"{\"conversations\": [{\"from\": \"x\\n\\u001by\", \"value\": \"a\"}]}\n",
+     "\"from\" is \"x\\u000a\\u001by\"; human"},
     {"{\"conversations\": [{\"from\": \"gpt\"}]}\n", "\"value\" is missing"},
     {"{\"system\": 3, \"prompt\": \"a\", \"completion\": \"b\"}\n", "chats.jsonl:1: \"system\" is no string"},
     {"{\"system\": [], \"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n",

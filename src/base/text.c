@@ -38,6 +38,19 @@ void text_add_bytes(Text *text, const void *bytes, size_t size) {
     text->data[text->size] = 0;
 }
 
+// U+0080 to U+009F are C2 80 to C2 9F in UTF-8.
+void text_add_visible(Text *text, const char *string, size_t size) {
+    const unsigned char *c = (const unsigned char *)string;
+    for (size_t i = 0; i < size; i++) {
+        bool pair = c[i] == 0xc2 && i + 1 < size && c[i + 1] >= 0x80 && c[i + 1] < 0xa0;
+        if (pair) i++;
+        if (pair || c[i] < ' ' || c[i] == 0x7f)
+            text_add(text, "\\u%04x", c[i]);
+        else
+            text_add_bytes(text, &string[i], 1);
+    }
+}
+
 const char *text_string(const Text *text) { return text->data ? text->data : ""; }
 
 void text_free(Text *text) {

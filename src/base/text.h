@@ -15,6 +15,9 @@ typedef struct {
 
 void text_add(Text *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_add_bytes(Text *text, const void *bytes, size_t size);
+// Appends text of others as a terminal may show it: control characters, which are those below U+0020 and U+007F to
+// U+009F, as \u001b. Other bytes, also those that are not UTF-8, stay.
+void text_add_visible(Text *text, const char *string, size_t size);
 const char *text_string(const Text *text); // "" while empty
 void text_free(Text *text);
 

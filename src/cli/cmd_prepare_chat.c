@@ -32,17 +32,14 @@ static bool is_whole(const Text *text) {
     return true;
 }
 
-// Line ends are shown as \n and followed by one; other control characters as escapes of JSON.
+// Line ends are shown as \n and followed by one.
 static void add_shown(const Text *text, Text *out) {
-    for (size_t i = 0; i < text->size; i++) {
-        unsigned char c = (unsigned char)text->data[i];
-        if (c == '\n')
-            text_add(out, "\\n\n");
-        else if (c < ' ' || c == 0x7f)
-            text_add(out, "\\u%04x", c);
-        else
-            text_add_bytes(out, &text->data[i], 1);
+    const char *line = text_string(text), *end = line + text->size, *next;
+    for (; (next = memchr(line, '\n', (size_t)(end - line))); line = next + 1) {
+        text_add_visible(out, line, (size_t)(next - line));
+        text_add(out, "\\n\n");
     }
+    text_add_visible(out, line, (size_t)(end - line));
 }
 
 // The tokens of one mask, with a dot between them. One that ends within a character stands with those that end it.

@@ -56,10 +56,13 @@ static Status check_stop(const ChatRun *run) {
 
 // ---- one conversation, on a thread ------------------------------------------------------------------------
 
+// The last message, without control characters of the data, after its place.
 static Status about(const Document *d, Status status) {
-    char why[700];
-    snprintf(why, sizeof why, "%s", fail_message());
-    return fail(status, "%s:%" PRId64 ": %s", d->path, d->line, why);
+    Text why = {0};
+    text_add_visible(&why, fail_message(), strlen(fail_message()));
+    (void)fail(status, "%s:%" PRId64 ": %.700s", d->path, d->line, text_string(&why));
+    text_free(&why);
+    return status;
 }
 
 static Status read_line(ChatWorker *w, ChatSlot *slot, const Document *d) {
