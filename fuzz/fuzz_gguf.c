@@ -27,7 +27,8 @@ static void read_tensors(const Gguf *file) {
 static void read_file(const char *path) {
     Gguf *file;
     Status status = gguf_open(&file, path);
-    CHECK(status == OK || status == ERR_DATA || status == ERR_UNAVAILABLE, "status %d: %s", (int)status, fail_message());
+    CHECK(status == OK || status == ERR_DATA || status == ERR_UNAVAILABLE, "status %d: %s", (int)status,
+          fail_message());
     if (status != OK) return;
     for (int64_t i = 0; i < file->num_pairs; i++) {
         int64_t value;
