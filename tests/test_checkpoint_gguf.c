@@ -15,7 +15,11 @@ static void export_gguf_to(const char *from, const char *path, GgufKind kind) {
 
 // What no GGUF file holds is left out: llama.cpp has another activation, no dynamic scaling, no such windows.
 static ModelShape held(ModelShape s) {
-    if (s.position == POSITION_LEARNED) s.activation = ACTIVATION_GELU;
+    if (s.activation == ACTIVATION_GELU_ERF) s.activation = ACTIVATION_GELU;
+    s.rope.unrounded = false;
+    if (s.norm_place == NORM_SANDWICH) s.softmax_scale = 0;
+    if (s.rotary_base_local > 0) s.window_period = 6, s.window_layers = 31;
+    if (s.no_rope_freq) s.no_rope_freq = 4;
     if (s.rope.kind == ROPE_DYNAMIC) s.rope = (Rope){0};
     if (s.window && !s.window_period) s.window = 0;
     return s;
@@ -55,12 +59,26 @@ static ModelShape usual_gemma3(void) {
     return s;
 }
 
+static ModelShape tanh_neox(void) {
+    ModelShape s = neox();
+    s.activation = ACTIVATION_GELU;
+    return s;
+}
+
+// The file holds by how much the factor is larger than YaRN's own.
+static ModelShape yarn_factor(void) {
+    ModelShape s = llama();
+    s.rope = (Rope){.kind = ROPE_YARN, .factor = 4, .low = 2, .high = 24, .original = 8};
+    s.rope.attention = 2 * (1 + 0.1 * log(4));
+    return s;
+}
+
 // Every member of the shape that decides about the function and that the file can hold.
 static void same_model(void) {
     MakeShape *const exact[] = {
-        gpt2,    untied_gpt2, llama,        tied_llama,       biased_queries, biases_everywhere,
-        qwen3,   wide_heads,  linear_rope,  llama3_rope,      neox,           stablelm,
-        granite, nemotron,    usual_gemma3, attention_biases, mlp_biases};
+        gpt2,    untied_gpt2, llama,       tied_llama,   biased_queries,   biases_everywhere,
+        qwen3,   wide_heads,  linear_rope, llama3_rope,  tanh_neox,        stablelm,
+        granite, yarn_factor, nemotron,    usual_gemma3, attention_biases, mlp_biases};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         ModelShape shape = exact[i]();
         char name[32];

@@ -172,6 +172,9 @@ static Status read_scaling(const Keys *k, ModelShape *s) {
     }
     TRY(read_number(k, "rope.scaling.yarn_beta_fast", 1e-6, MOST, &rope.high));
     TRY(read_number(k, "rope.scaling.yarn_beta_slow", 1e-6, MOST, &rope.low));
+    // llama.cpp multiplies this factor by YaRN's own.
+    TRY(read_number(k, "rope.scaling.attn_factor", 0, MOST, &rope.attention));
+    rope.attention *= 1 + 0.1 * log(rope.factor);
     s->rope = rope;
     if (rope.high > rope.low) return OK;
     return fail(ERR_DATA, "%s: yarn_beta_fast %g is not above yarn_beta_slow %g", k->file->path, rope.high,
@@ -181,9 +184,9 @@ static Status read_scaling(const Keys *k, ModelShape *s) {
 static Status read_rotation(const Keys *k, ModelShape *s) {
     if (s->position != POSITION_ROTARY) return OK;
     s->rotary_base = 10000; // llama.cpp's
-    TRY(read_number(k, "rope.freq_base", 2, 1e9, &s->rotary_base));
+    TRY(read_number(k, "rope.freq_base", 2, 1e12, &s->rotary_base));
     if (k->family->says & SAYS_LOCAL_BASE)
-        TRY(read_number(k, "rope.freq_base_swa", 2, 1e9, &s->rotary_base_local));
+        TRY(read_number(k, "rope.freq_base_swa", 2, 1e12, &s->rotary_base_local));
     if (s->rotary_columns % 2 || s->rotary_columns > s->head_size || s->head_size % 2)
         return fail(ERR_DATA, "%s: %d of the %d columns of a head rotate: both are even", k->file->path,
                     s->rotary_columns, s->head_size);
@@ -225,8 +228,8 @@ static Status read_member(const Keys *k, const FamilyMember *m, ModelShape *s) {
     double value = scale || !m->gguf ? 0 : m->missing;
     if (m->gguf) TRY(read_number(k, m->gguf, field->least, field->most, &value));
     // llama.cpp tells the largest Gemma 2 and 3 by their layers.
-    bool largest = m->meaning == INVERSE_SQUARE && (s->layers == 46 || s->layers == 62);
-    if (largest) value = 1 / sqrt((double)s->hidden / s->heads);
+    bool largest = m->meaning == INVERSE_SQUARE && s->layers == k->family->gguf_hidden_scale_layers;
+    if (largest) value = 1 / sqrt(s->hidden / s->heads);
     store(field, s, m->meaning == SAME_FACTOR && value == 1 ? 0 : value);
     return OK;
 }
@@ -236,7 +239,6 @@ static Status read_members(const Keys *k, ModelShape *s) {
          m++)
         TRY(read_member(k, m, s));
     if (k->family->says & HAS_ROOT_EMBEDDING) s->embedding_multiplier = sqrtf((float)s->hidden);
-    if (k->family->says & SAYS_NO_ROPE) s->no_rope_freq = 4; // llama.cpp has no key for it
     return OK;
 }
 
@@ -266,6 +268,8 @@ static Status check_all_read(const Keys *k) {
 static Status read_shape(const Keys *k, ModelShape *s) {
     double causal = 1;
     *s = k->family->is;
+    // llama.cpp computes the tanh form whatever the model was trained with.
+    if (k->family->says & ONLY_TANH_IN_GGUF) s->activation = ACTIVATION_GELU;
     s->window = 0, s->head_size = 0; // defaults of configurations
     s->layers = s->hidden = s->heads = s->ffn = s->positions = -1;
     s->init_std = 0.02f, s->seed = 1234;
