@@ -74,7 +74,7 @@ fails_apart() {
     for stage in ops curve laws; do expect_result $stage failed; done
     grep -q '"stage": "curve".*"note": "status 1; trireme: error: .*The GPU' out/results.jsonl ||
         grep -q '"stage": "curve".*"note": "status 1; trireme: error: .* failed on GPU 0' out/results.jsonl || complain "$(cat out/results.jsonl)"
-    grep -q '"note": "status 1; failed: matmul 1x1x1;.*norm_forward' out/results.jsonl || complain "failed cases are not named: $(cat out/results.jsonl)"
+    grep -q '"note": "status 1; failed: matmul 1x1x1;.*;attention' out/results.jsonl || complain "failed cases are not named: $(cat out/results.jsonl)"
 }
 check "a stage that fails leaves the others" fails_apart
 
