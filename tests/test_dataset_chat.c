@@ -168,6 +168,12 @@ static void what_does_not_fit_is_refused(void) {
     write_both("differs", SAMPLES, 1);
     expect_refused("differs", LENGTH, ERR_DATA, "differs_loss_mask.idx has other sequences than ");
     write_both("fits", SAMPLES, 0);
+    const char *prefix[] = {harness_path("fits")};
+    GptSource text = source_of(prefix, 5);
+    GptDataset *set;
+    text.conversations = false;
+    EXPECT(gpt_dataset_open_source(&set, &text) == ERR_CONFIG && strstr(fail_message(), "add --sft"), "%s",
+           fail_message());
     expect_refused("fits", 11, ERR_DATA,
                    "sample 2 has 15 tokens, but --seq-length 11 and the one that follows are 12");
 }

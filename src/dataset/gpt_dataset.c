@@ -1,4 +1,5 @@
 // Opens the datasets of a run and fills its batches with their samples.
+#include "base/file.h"
 #include "dataset/blend.h"
 #include "dataset/dataset.h"
 #include "dataset/gpt_index.h"
@@ -104,12 +105,28 @@ static Status open_mask(Member *member, const char *prefix) {
     return status;
 }
 
+// Text of conversations is trained on by its mask.
+static Status has_no_mask(const char *prefix) {
+    Text name = {0};
+    text_add(&name, "%s_loss_mask.idx", prefix);
+    Status status = OK;
+    if (file_exists(name.data))
+        status = fail(
+            ERR_CONFIG,
+            "%s is a data set of conversations, as %s is beside it: add --sft, which trains on the answers "
+            "alone; to train on every token, questions too, move the mask elsewhere",
+            prefix, name.data);
+    text_free(&name);
+    return status;
+}
+
 // Opens the data of a member and its indices for so many samples. Without a prefix: the synthetic data.
 static Status open_member(Member *member, const GptSource *source, const char *prefix, int64_t num_samples) {
     TRY(prefix ? indexed_dataset_open(&member->owned, prefix, source->vocab_size)
                : indexed_dataset_open_mock(&member->owned, source->vocab_size, source->eod));
     member->data = member->owned;
     if (source->conversations) TRY(open_mask(member, prefix));
+    if (!source->conversations && prefix) TRY(has_no_mask(prefix));
     GptIndexSpec spec = {.data = member->data,
                          .num_samples = num_samples,
                          .seq_length = source->seq_length,
