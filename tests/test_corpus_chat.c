@@ -211,6 +211,8 @@ static const struct {
      "message 1: the role is \"bot\"; system, user, "},
     {"{\"conversations\": [{\"from\": \"x\", \"value\": \"a\"}]}\n",
      "conversations, turn 1: \"from\" is \"x\"; human, gpt"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}]}\n",
+     "this template takes strings alone, not lists of parts"},
     // What the data have is shown without control characters.
     {"{\"messages\": [{\"role\": \"b\\u001b[2J\\u009bm\", \"content\": \"a\"}]}\n",
      "message 1: the role is \"b\\u001b[2J\\u009bm\"; system"},

@@ -20,8 +20,14 @@ static const char *const SIGNS[] = {
 static Status cannot(Render *r, JinjaSign sign, const Value *a, const Value *b) {
     if (a->type == JINJA_UNDEFINED) return jinja_undefined(r, a);
     if (b->type == JINJA_UNDEFINED) return jinja_undefined(r, b);
-    return jinja_fail(r, "'%s' between a value of type %s and one of type %s", SIGNS[sign],
-                      jinja_type_name(a), jinja_type_name(b));
+    bool parts = sign == JINJA_ADD &&
+                 ((is_list(a) && b->type == JINJA_STRING) || (a->type == JINJA_STRING && is_list(b)));
+    return jinja_fail(
+        r, "'%s' between a value of type %s and one of type %s%s", SIGNS[sign], jinja_type_name(a),
+        jinja_type_name(b),
+        parts ? ": where this is the content of a message, this template takes strings alone, not "
+                "lists of parts"
+              : "");
 }
 
 static Status too_large(Render *r) { return jinja_fail(r, "a number of more than 64 bits"); }
