@@ -7,6 +7,8 @@
 #include "config/config.h"
 #include <stdatomic.h>
 
+enum { MAX_USUAL_WORKERS = 64 }; // threads of verbs that read texts, where --workers is not given
+
 typedef struct {
     const char *name;
     Verb verb; // it takes the options of this verb

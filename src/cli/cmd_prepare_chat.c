@@ -1,20 +1,13 @@
 // `trireme prepare-chat`: checks its options, runs the job, shows tokens with their mask, prints the summary.
+#include "base/cores.h"
 #include "cli/cli.h"
 #include "config/config.h"
 #include "corpus/chat.h"
 #include "formats/utf8.h"
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static int num_cores(void) {
-    enum { MAX_THREADS = 64 };
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return cores < MAX_THREADS ? cores : MAX_THREADS;
-}
 
 // ---- preview ----------------------------------------------------------------------------------------------
 
@@ -150,7 +143,7 @@ Status cmd_prepare_chat(Options *o) {
                     : !strcmp(o->too_long, "drop")   ? CHAT_DROP
                                                      : CHAT_REFUSE,
         .skip_bad_lines = o->skip_bad_lines,
-        .workers = o->workers == INT_UNSET ? num_cores() : o->workers,
+        .workers = o->workers == INT_UNSET ? cores_limit(MAX_USUAL_WORKERS) : o->workers,
         .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
         .show = o->preview ? show_sample : NULL,
         .self = &marks,

@@ -1,17 +1,10 @@
 // `trireme preprocess`: checks its options, runs the job, prints the summary.
+#include "base/cores.h"
 #include "cli/cli.h"
 #include "config/config.h"
 #include "corpus/corpus.h"
 #include <inttypes.h>
-#include <sched.h>
 #include <string.h>
-
-static int num_cores(void) {
-    enum { MAX_THREADS = 64 };
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return cores < MAX_THREADS ? cores : MAX_THREADS;
-}
 
 // Checks the keys: each names a data set.
 static Status check_keys(const StringList *keys) {
@@ -82,7 +75,7 @@ Status cmd_preprocess(Options *o) {
         .num_json_keys = o->json_keys.count,
         .append_eod = o->append_eod,
         .skip_bad_lines = o->skip_bad_lines,
-        .workers = o->workers == INT_UNSET ? num_cores() : o->workers,
+        .workers = o->workers == INT_UNSET ? cores_limit(MAX_USUAL_WORKERS) : o->workers,
         .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
         .progress = stderr,
         .plain = o->plain,

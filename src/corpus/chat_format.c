@@ -39,8 +39,7 @@ static Status check_markers(const ChatFormat *f, const ChatTemplate *named) {
 
 static Status no_such_template(const char *named) {
     Text names = {0};
-    for (int i = 0; i < num_chat_templates; i++)
-        text_add(&names, "%s%s", i ? ", " : "", chat_templates[i].name);
+    chat_template_names(&names);
     fail(ERR_NO_INPUT,
          "--chat-template %s: there is no such file, and no template of this name; built in are %s", named,
          text_string(&names));

@@ -62,5 +62,6 @@ typedef struct {
 } ChatTemplate;
 
 const ChatTemplate *chat_template_named(const char *name); // NULL: there is none
+void chat_template_names(Text *names);                     // appends all, for messages
 extern const ChatTemplate chat_templates[];
 extern const int num_chat_templates;

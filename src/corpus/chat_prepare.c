@@ -324,7 +324,6 @@ Status chat_prepare(const ChatJob *job, ChatSummary *summary) {
 
 const char *chat_template_source(const char *name, Text *names) {
     const ChatTemplate *found = chat_template_named(name);
-    for (int i = 0; i < num_chat_templates; i++)
-        text_add(names, "%s%s", i ? ", " : "", chat_templates[i].name);
+    chat_template_names(names);
     return found ? found->source : NULL;
 }

@@ -133,3 +133,8 @@ const ChatTemplate *chat_template_named(const char *name) {
         if (!strcmp(name, chat_templates[i].name)) return &chat_templates[i];
     return NULL;
 }
+
+void chat_template_names(Text *names) {
+    for (int i = 0; i < num_chat_templates; i++)
+        text_add(names, "%s%s", i ? ", " : "", chat_templates[i].name);
+}
