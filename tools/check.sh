@@ -4,7 +4,7 @@
 
 # Programs of several threads: what the thread sanitizer is for. Of training, those that take every path; the
 # others ask for numbers. libraries.sh and what tests the own code in place of libraries: see `sanitized`.
-threaded_tests='^test_(base_(trace|hash|beat)|comm|device_cuda$|parallel_(pipeline|grads)|corpus_preprocess$|train_(covering|checkpoint|head)|infer_generate)|^libraries$'
+threaded_tests='^test_(base_(trace|hash|beat)|comm|device_cuda$|parallel_(pipeline|grads)|corpus_(preprocess|chat)$|train_(covering|checkpoint|head)|infer_generate)|^libraries$'
 # The other sanitizers leave out: scripts that drive whole programs (slow, and MPI leaks by design); tests of numbers
 # on paths that other tests take; tests that differ from comm_laws_*_3 in the number of processes alone, or from
 # test_device_matmul in oneDNN's kernels alone, which are not sanitized; and tests on the simulated GPUs, whose paths others
