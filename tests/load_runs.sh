@@ -58,9 +58,15 @@ halved it holds a checkpoint without its manifest.json
 bare it holds safetensors without their config.json
 logs it holds no model, but events.out
 stopped its run was stopped before the first checkpoint
-file.gguf it is a file, not a folder, a GGUF file
 documents.jsonl it is a file, not a folder
 LIST
+if check "every verb says that a file is no GGUF file"; then
+    refused 65 "file.gguf: not a GGUF file" "${train_one[@]}" --load file.gguf
+    refused 65 "file.gguf: not a GGUF file" generate --load file.gguf --prompt x
+    refused 65 "file.gguf: not a GGUF file" evaluate --load file.gguf --data-path documents
+    refused 65 "file.gguf: not a GGUF file" export --load file.gguf --output exported
+    refused 65 "file.gguf: not a GGUF file" import file.gguf --save imported
+fi
 if check "checkpoint list says what the folder holds"; then
     refused 66 "neither a checkpoint nor a folder of checkpoints" checkpoint list megatron
 fi
