@@ -151,6 +151,15 @@ static void blamed_strikes(void) {
            "%d %d", host_strikes(ends, 2, "node0"), host_strikes(ends, 2, "node1"));
 }
 
+// A rank that the launcher may have killed, because of another host, counts against none.
+static void unproved_strikes(void) {
+    StartEnding end = crashed(SIGKILL, 1);
+    snprintf(end.host, sizeof end.host, "node0");
+    EXPECT(host_strikes(&end, 1, "node0") == 1, "it was killed alone");
+    end.unproved = true;
+    EXPECT(!host_strikes(&end, 1, "node0"), "all ranks of the host were killed");
+}
+
 // Ranks fill the hosts in order; a name that the list has stays.
 static void hosts_of_ranks(void) {
     static const char *const hosts[] = {"a", "a", "bb", "c", "c", "c", ""};
@@ -234,6 +243,7 @@ int main(int argc, char **argv) {
                                  {"done and failed", done_and_failed},
                                  {"strikes", strikes},
                                  {"strikes of blamed ranks", blamed_strikes},
+                                 {"strikes without proof", unproved_strikes},
                                  {"hosts of ranks", hosts_of_ranks},
                                  {"grids", grids},
                                  {0}};

@@ -216,8 +216,8 @@ static void remove_leftovers(const char *path) {
     else if (snprintf(other, sizeof other, "%.*s", (int)(slash - path) + 1, path) < (int)sizeof other)
         folder = opendir(other);
     for (const struct dirent *e; folder && (e = readdir(folder));) {
-        const char *pid = e->d_name + length + strlen(".tmp.");
         if (strncmp(e->d_name, name, length) != 0 || strncmp(e->d_name + length, ".tmp.", 5) != 0) continue;
+        const char *pid = e->d_name + length + 5;
         if (!*pid || pid[strspn(pid, "0123456789")] || process_status(atoi(pid), NULL)) continue;
         if (snprintf(other, sizeof other, "%.*s%s", (int)(name - path), path, e->d_name) < (int)sizeof other)
             call_unlink(other);

@@ -1,4 +1,4 @@
-// What Linux tells of a process of this machine.
+// Whether a process of this machine runs, is stopped or has ended, as Linux reports it.
 #pragma once
 #include <sys/types.h>
 

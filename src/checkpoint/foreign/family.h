@@ -19,7 +19,7 @@ typedef enum {
     NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED
 } TensorNames;
 
-// What a family's configuration says, bits: features of its models that may differ from `Family.is`.
+// Bits: the features that a family's configuration states, since its models may differ there from `Family.is`.
 typedef enum {
     SAYS_ATTENTION_BIAS = 1 << 0, // attention_bias: of queries, keys, values and the projection
     SAYS_QKV_BIAS = 1 << 1,       // use_qkv_bias: of queries, keys and values

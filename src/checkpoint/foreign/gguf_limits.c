@@ -1,4 +1,4 @@
-// What llama.cpp computes otherwise than a model: it takes some features as fixed, and GGUF has no name for them.
+// Finds features of a model that llama.cpp would compute differently: it fixes them, and GGUF has no name for them.
 #include "checkpoint/fields.h"
 #include <math.h>
 #include <string.h>
