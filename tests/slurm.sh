@@ -21,6 +21,7 @@ source "${BASH_SOURCE%/*}/script.sh" "$@"
 # shellcheck source=tests/jobs.sh
 source "$here/jobs.sh"
 nodes=(n1 n2 n3)
+faults=$(dirname "$trireme")/tests/libfaults.so
 
 # ---- the cluster ------------------------------------------------------------------------------------------
 
@@ -106,7 +107,8 @@ until_job() {
 until_over() { until_job "$1" "COMPLETED|CANCELLED|FAILED|NODE_FAIL"; }
 count() { grep -c -- "$1" "$out" || true; }
 
-# submit NAME: the script of the documentation as job $id, whose output goes to $out.
+# submit NAME [COMMAND]: the script of the documentation as job $id, whose output goes to $out. Its first start runs the
+# command before all others.
 submit() {
     out=$1.log
     {
@@ -115,7 +117,8 @@ submit() {
                 s|srun --overlap --mpi=pmix -n 8|srun --overlap --mpi=pmix -n 4|
                 s|srun \(.*\)--mpi=pmix|srun \1${by[1]:-}|
                 s|trireme supervise|$trireme supervise|; s| trireme train| $trireme train|
-                s|train \.\.\.|train ${options[*]}|; s|--save checkpoints|--save $1|"
+                s|train \.\.\.|train ${options[*]}|; s|--save checkpoints|--save $1|
+                s|^trap |((SLURM_RESTART_COUNT)) \|\| ${2:-true}\ntrap |"
         echo "echo \"the supervisor ended with \$status\""
     } >"$1.sh"
     id=$(sbatch --parsable --output="$out" --open-mode=append "$1.sh") || complain "$(cat "$1.sh")"
@@ -173,7 +176,8 @@ if ((${#by[@]})); then
     fi
 
     if check "preempted: saved within the time that is left, requeued, goes on when there is room"; then
-        submit preempted
+        # The save of step 20, by its fourth rename, takes ten seconds, so that the run has not ended before Slurm preempts it.
+        submit preempted "export LD_PRELOAD=$faults TRIREME_FAULT=rename@preempted/.tmp-step:4:DELAY10000"
         until_true has_saved preempted 10
         urgent=$(sbatch --parsable --partition=urgent --nodes=3 --output=urgent.log --wrap "echo urgent")
         until_over "$urgent"
