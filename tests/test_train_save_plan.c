@@ -1,4 +1,4 @@
-// --save-interval auto: the interval by Young's formula, its bounds, what it learns, and when it changes.
+// --save-interval auto and --memory-save-interval auto: the interval by Young's formula, its bounds, what it learns, and when it changes.
 #include "base/text.h"
 #include "harness.h"
 #include "train/save_plan.h"
@@ -6,8 +6,11 @@
 #include <stdio.h>
 
 static SavePlan plan_of(int ranks, double bytes) {
-    Options o = {.save_interval = INT_AUTO, .shape = {.world_size = ranks}};
-    return save_plan_open(&o, NULL, bytes, 100);
+    Options o = {
+        .save_interval = INT_AUTO, .memory_save_interval = INT_UNSET, .shape = {.world_size = ranks}};
+    SavePlan plans[NUM_SAVE_TARGETS];
+    save_plans_open(plans, &o, NULL, bytes, 100);
+    return plans[TO_DISK];
 }
 
 static void take_steps(SavePlan *plan, int steps, double seconds) {
@@ -29,12 +32,13 @@ static void young_and_its_bounds(void) {
         const char *what;
     } rows[] = {
         {2, 0.5, 0, 0, 587.878, "sqrt(2 * 2 s * 1 day)"},
-        {2, 0.5, 3600 * 24 * 9, 9, 587.878, "ten days with nine failures"},
-        {10, 1, 86400, 19, 415.692, "a failure every 2.4 h"},
+        {2, 0.5, 86400 * 8.99, 9, 587.878, "nine days with nine failures"},
+        {10, 1, 86400 * 1.99, 20, 415.692, "a failure every 2.4 h"},
         {300, 10, 0, 0, 3600, "at most an hour"},
-        {40, 0.25, 0, 8639, 28.28427, "a failure every 10 s: at least the cost"},
-        {4, 0.25, 0, 8639, 8.94427, "a failure every 10 s, cheap saves"},
-        {8, 0.25, 0, 8639, 10, "at most the time between failures"},
+        {2, 0.5, 60 * 10, 10, 24.200, "ten in ten minutes: what was expected before hardly counts"},
+        {40, 0.25, 85536, 8640, 28.28427, "a failure every 10 s: at least the cost"},
+        {4, 0.25, 85536, 8640, 8.94427, "a failure every 10 s, cheap saves"},
+        {8, 0.25, 85536, 8640, 10, "at most the time between failures"},
         {1e-6, 100, 0, 0, 100, "at least one step"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -85,26 +89,42 @@ static void small_changes_are_none(void) {
     save_plan_stall(&plan, 10);
     EXPECT(save_plan_choose(&plan, 100), "a large change");
     expect_interval(&plan, sqrt(2 * 12.2 * 86400.0), 0.5, "stalls of a save that goes on count");
-    Options other = {.save_interval = 7, .shape = {.world_size = 1}};
-    SavePlan none = save_plan_open(&other, NULL, 1, 0);
-    take_steps(&none, 5, 1);
-    EXPECT(!save_plan_choose(&none, 1) && !save_plan_is_due(&none, 1000), "only with auto");
+    Options other = {.save_interval = 7, .memory_save_interval = INT_AUTO, .shape = {.world_size = 1}};
+    SavePlan plans[NUM_SAVE_TARGETS];
+    save_plans_open(plans, &other, NULL, 4e9, 0);
+    for (int i = 0; i < NUM_SAVE_TARGETS; i++) take_steps(&plans[i], 5, 1);
+    EXPECT(!save_plan_choose(&plans[TO_DISK], 1) && !save_plan_is_due(&plans[TO_DISK], 1000),
+           "only with auto");
+    EXPECT(save_plan_choose(&plans[TO_MEMORY], 0), "in memory alone");
+    expect_interval(&plans[TO_MEMORY], sqrt(2 * 2 * 86400.0), 1, "2 GB/s in memory");
 }
 
-// Two starts that were killed, in a day.
+// Two starts that were killed, in a day; the run went on from memory once.
 static void failures_come_from_the_ledger(void) {
     static const char *const lines[] = {
         "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 0, \"event\": \"opening\"}",
         "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 5, \"event\": \"opening\"}",
+        "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 6, \"event\": \"loaded\", \"from\": \"memory\", "
+        "\"iteration\": 2}",
         "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 86400, \"event\": \"opening\"}"};
     const char *path = harness_path("ledger.jsonl");
     FILE *file = fopen(path, "w");
-    for (int i = 0; i < 3; i++) fprintf(file, "%s\n", lines[i]);
+    for (int i = 0; i < 4; i++) fprintf(file, "%s\n", lines[i]);
     fclose(file);
-    Options o = {.save_interval = INT_AUTO, .shape = {.world_size = 1}};
-    SavePlan plan = save_plan_open(&o, path, 1e9, 100);
-    EXPECT(plan.failures == 2 && fabs(save_plan_mtbf_s(&plan, 100) - 57600) < 1e-9,
-           "%lld failures, one in %g s", (long long)plan.failures, save_plan_mtbf_s(&plan, 100));
+    const struct {
+        int64_t in_memory, failures;
+        double mtbf_s;
+    } rows[] = {{INT_UNSET, 2, 43632}, {10, 1, 87264}};
+    for (int i = 0; i < 2; i++) {
+        Options o = {
+            .save_interval = INT_AUTO, .memory_save_interval = rows[i].in_memory, .shape = {.world_size = 1}};
+        SavePlan plans[NUM_SAVE_TARGETS], *plan = &plans[TO_DISK];
+        save_plans_open(plans, &o, path, 1e9, 100);
+        EXPECT(plan->failures == rows[i].failures &&
+                   fabs(save_plan_mtbf_s(plan, 100) - rows[i].mtbf_s) < 1e-9,
+               "%lld failures, one in %g s", (long long)plan->failures, save_plan_mtbf_s(plan, 100));
+        EXPECT(plans[TO_MEMORY].failures == 2, "both are failures for the memory");
+    }
 }
 
 int main(int argc, char **argv) {

@@ -152,7 +152,11 @@ static void on_ready(Account *a, const Json *line) {
 
 static void on_loaded(Account *a, const Json *line) {
     claim_rest(a, TIME_LOADING);
-    if (current(a)) current(a)->loaded = current(a)->reached = iteration_of(line, "iteration");
+    if (!current(a)) return;
+    current(a)->loaded = current(a)->reached = iteration_of(line, "iteration");
+    const char *from = json_string(json_member(line, "from"));
+    bool after_failure = a->sum->num_starts > 1 && current(a)[-1].failed;
+    if (after_failure && from && !strcmp(from, "memory")) a->sum->survived++;
 }
 
 static void reach(Account *a, int64_t iteration) {

@@ -43,6 +43,7 @@ typedef struct {
     RunStart *starts;
     int num_starts;
     int64_t failures;                    // starts that ended by themselves with an error, or without a word
+    int64_t survived;                    // of these, those after which the run went on from memory
     int64_t iteration;                   // the furthest; 0: none
     int64_t steps_again;                 // steps that were trained again
     int64_t saves, evaluations, rewinds; // lines of them

@@ -245,7 +245,6 @@ Status memory_add(const EngineSpec *spec, Text *out);
 // The phases of a save. With several machines a save in memory has two more: room is made for the files of others, then
 // they are sent.
 typedef enum { SAVER_IDLE, SAVER_WRITING, SAVER_PREPARING, SAVER_SENDING, SAVER_COMMITTING } SaverPhase;
-typedef enum { TO_DISK, TO_MEMORY } SaveTarget;
 
 typedef struct {
     const Options *options;
@@ -258,7 +257,7 @@ typedef struct {
     Text config;                  // of rank 0
     Text *records;                // of rank 0 [ranks]
     MemoryStore memory;
-    int failures_in_memory; // in a row
+    int failures[NUM_SAVE_TARGETS]; // in a row
     // The save under way.
     SaverPhase phase;
     SaveTarget target;
@@ -273,7 +272,6 @@ typedef struct {
     atomic_bool done;
     Status result;
     char message[1024];
-    int failures; // in a row
     int64_t last; // iteration of the newest on disk that this run has committed or gone on from; -1: none
     int64_t past; // Restored.past
 } Saver;

@@ -31,12 +31,12 @@ static int signal_here(const TrainingRun *run) {
 // Goes on with the save under way, while the steps wait.
 static Status go_on_saving(TrainingRun *run, Status go_on(Saver *saver)) {
     SaveTarget target = run->saver.target;
-    int failures = run->saver.failures;
+    int failures = run->saver.failures[target];
     double start = clock_s();
     Status status = go_on(&run->saver);
     spans_saving(&run->spans, clock_s() - start);
-    if (target == TO_DISK) save_plan_stall(&run->save_plan, clock_s() - start);
-    if (run->saver.failures > failures) save_plan_failed(&run->save_plan);
+    save_plan_stall(&run->save_plans[target], clock_s() - start);
+    if (run->saver.failures[target] > failures) save_plan_failed(&run->save_plans[target]);
     return status;
 }
 
@@ -51,13 +51,14 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     int num_microbatches = samples / (run->spec.mode.microbatch * grid_count(run->spec.grid, ROLE_DATA));
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
     trace_span("batch", start, -1);
-    enum { FAILED, SIGNAL, TIME, BUSY, SAVE, NUM_NEWS };
-    double news[NUM_NEWS] = {status != OK, signal_here(run), is_time_up(run), saver_is_busy(&run->saver),
-                             save_plan_is_due(&run->save_plan, run->control.iteration + 1)};
+    enum { FAILED, SIGNAL, TIME, BUSY, SAVE, NUM_NEWS = SAVE + NUM_SAVE_TARGETS };
+    double news[NUM_NEWS] = {status != OK, signal_here(run), is_time_up(run), saver_is_busy(&run->saver)};
+    for (int i = 0; i < NUM_SAVE_TARGETS; i++)
+        news[SAVE + i] = save_plan_is_due(&run->save_plans[i], run->control.iteration + 1);
     comm_all_reduce_host(run->world, news, NUM_NEWS, REDUCE_MAX);
     spans_wait(&run->spans, clock_s() - start);
     run->signal = (int)news[SIGNAL];
-    run->save_asked = news[SAVE] > 0;
+    for (int i = 0; i < NUM_SAVE_TARGETS; i++) run->save_asked[i] = news[SAVE + i] > 0;
     *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
     if (news[FAILED] > 0) return comm_agree(run->world, status);
     return news[BUSY] > 0 ? OK : go_on_saving(run, saver_advance);
@@ -117,7 +118,7 @@ static bool comparison_is_due(const TrainingRun *run) {
 
 // ---- the checksum of the parameters -------------------------------------------------------------
 
-static bool save_is_due(const TrainingRun *run);
+static bool save_is_due(const TrainingRun *run, SaveTarget target);
 
 static uint64_t sum_up(TrainingRun *run) {
     double start = clock_s();
@@ -138,7 +139,8 @@ static void report_parameters(TrainingRun *run) {
 static void add_sum(TrainingRun *run, StepReport *step) {
     bool last = run->options->save && run->control.iteration >= run->control.end;
     if (!run->sums) return;
-    step->summed = step->iteration % run->options->metrics_checksum_interval == 0 || last || save_is_due(run);
+    step->summed =
+        step->iteration % run->options->metrics_checksum_interval == 0 || last || save_is_due(run, TO_DISK);
     if (step->summed) step->sum = sum_up(run);
 }
 
@@ -153,11 +155,14 @@ static RunState state_of(const TrainingRun *run) {
 }
 
 // A save that has begun at `start` has a line in the ledger, unless it has failed by now.
-static void record_save(TrainingRun *run, double start, bool failed, const char *to) {
-    if (failed)
-        spans_saving(&run->spans, clock_s() - start);
-    else
-        spans_save(&run->spans, run->control.iteration, clock_s() - start, to);
+static void record_save(TrainingRun *run, double start, bool failed, SaveTarget target) {
+    double stall_s = clock_s() - start;
+    save_plan_saved(&run->save_plans[target], run->control.iteration, stall_s);
+    if (failed) {
+        save_plan_failed(&run->save_plans[target]);
+        spans_saving(&run->spans, stall_s);
+    } else
+        spans_save(&run->spans, run->control.iteration, stall_s, target == TO_MEMORY ? "memory" : "disk");
 }
 
 // Replicas that differ are never saved.
@@ -170,15 +175,13 @@ static Status save(TrainingRun *run, bool last) {
     TRY(compare_replicas(run));
     report_parameters(run);
     RunState state = state_of(run);
-    int failures = run->saver.failures;
+    int failures = run->saver.failures[TO_DISK];
     spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start(&run->saver, run->engine, &state, last);
     trace_span("checkpoint", start, iteration);
-    bool failed = status != OK || run->saver.failures > failures;
-    record_save(run, start, failed, "disk");
-    save_plan_saved(&run->save_plan, iteration, clock_s() - start);
-    if (failed) save_plan_failed(&run->save_plan);
+    record_save(run, start, status != OK || run->saver.failures[TO_DISK] > failures, TO_DISK);
+    save_plan_begin(&run->save_plans[TO_MEMORY], iteration); // it keeps this step, too
     run_file_saved(run->file, iteration, run->saver.last);
     return status;
 }
@@ -187,12 +190,12 @@ static Status save_in_memory(TrainingRun *run) {
     if (!saver_is_needed(&run->saver, TO_MEMORY, run->control.iteration)) return OK;
     TRY(compare_replicas(run));
     RunState state = state_of(run);
-    int failures = run->saver.failures_in_memory;
+    int failures = run->saver.failures[TO_MEMORY];
     spans_flush(&run->spans);
     double start = clock_s();
     Status status = saver_start_in_memory(&run->saver, run->engine, &state);
     trace_span("checkpoint in memory", start, state.iteration);
-    record_save(run, start, status != OK || run->saver.failures_in_memory > failures, "memory");
+    record_save(run, start, status != OK || run->saver.failures[TO_MEMORY] > failures, TO_MEMORY);
     return status;
 }
 
@@ -270,11 +273,13 @@ static void report_evaluation_cost(TrainingRun *run, const StepReport *step) {
         reporter_evaluation_cost(run->reporter, batches, steps * step->elapsed_s, share);
 }
 
-// --save-interval auto: learns from the step, and tells when the interval changes.
+// Intervals that are auto: learns from the step, and tells when one changes.
 static void plan_saves(TrainingRun *run, double step_s) {
-    save_plan_step(&run->save_plan, step_s);
-    if (run->reporter && save_plan_choose(&run->save_plan, clock_s()))
-        reporter_save_interval(run->reporter, &run->save_plan);
+    for (int i = 0; i < NUM_SAVE_TARGETS; i++) {
+        SavePlan *plan = &run->save_plans[i];
+        save_plan_step(plan, step_s);
+        if (run->reporter && save_plan_choose(plan, clock_s())) reporter_save_interval(run->reporter, plan);
+    }
 }
 
 static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdict) {
@@ -285,7 +290,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));
     if (*verdict != GO_ON) return OK;
-    run->save_due = run->save_asked;
+    memcpy(run->save_due, run->save_asked, sizeof run->save_due);
     run_set_limit(run, patience_in_step(&run->patience, samples));
     if (audit_is_due(run)) TRY(run_audit(run, &batch));
     double loaded = clock_s();
@@ -326,14 +331,10 @@ static bool evaluation_is_due(const TrainingRun *run) {
     return iteration > 0 && iteration % run->options->eval_interval == 0 && run->evaluated < iteration;
 }
 
-static bool save_is_due(const TrainingRun *run) {
-    int64_t interval = run->options->save_interval;
-    if (interval == INT_AUTO) return run->save_due;
-    return interval != INT_UNSET && run->control.iteration % interval == 0;
-}
-
-static bool save_in_memory_is_due(const TrainingRun *run) {
-    int64_t interval = run->options->memory_save_interval;
+static bool save_is_due(const TrainingRun *run, SaveTarget target) {
+    const Options *o = run->options;
+    int64_t interval = target == TO_MEMORY ? o->memory_save_interval : o->save_interval;
+    if (interval == INT_AUTO) return run->save_due[target];
     return interval != INT_UNSET && run->control.iteration % interval == 0;
 }
 
@@ -350,9 +351,9 @@ static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict)
         if (comparison_is_due(run)) TRY(compare_replicas(run));
         if (is_over(run)) return OK;
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
-        if (save_is_due(run))
+        if (save_is_due(run, TO_DISK))
             TRY(save(run, false));
-        else if (save_in_memory_is_due(run))
+        else if (save_is_due(run, TO_MEMORY))
             TRY(save_in_memory(run));
         if (at_exit_interval(run)) *verdict = TIME_IS_UP;
     }
@@ -412,7 +413,7 @@ static Status train(TrainingRun *run) {
     if (run->reporter && is_over(run))
         reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine, run->first > 0));
-    save_plan_begin(&run->save_plan, run->first);
+    for (int i = 0; i < NUM_SAVE_TARGETS; i++) save_plan_begin(&run->save_plans[i], run->first);
     spans_loaded(&run->spans, run->first, !run->first ? "nothing" : run->from_memory ? "memory" : "disk");
     Status status = loop(run);
     beat_phase(rank_current()->beat, BEAT_ENDING, -1);

@@ -195,10 +195,9 @@ void reporter_line(Reporter *r, const StepReport *s) {
 
 void reporter_save_interval(Reporter *r, const SavePlan *plan) {
     clear_progress(r);
-    printf("saving every %" PRId64
-           " iterations from here on (--save-interval auto): a save takes %.3g s%s, a failure "
+    printf("saving every %" PRId64 " iterations from here on (%s auto): a save takes %.3g s%s, a failure "
            "is expected every %.3g h (%" PRId64 " so far)\n",
-           plan->interval, save_plan_cost_s(plan), plan->saves ? "" : " by its size",
+           plan->interval, plan->option, save_plan_cost_s(plan), plan->saves ? "" : " by its size",
            save_plan_mtbf_s(plan, clock_s()) / 3600, plan->failures);
     fflush(stdout);
 }
@@ -224,9 +223,12 @@ void reporter_not_saved(Reporter *r, int64_t iteration, const char *why) {
 
 void reporter_saved_in_memory(Reporter *r, int64_t iteration, const char *folder, double bytes) {
     clear_progress(r);
-    printf("the state of every %" PRId64 " iterations is in memory, the first one that of iteration %" PRId64
+    int64_t interval = r->options->memory_save_interval;
+    char every[32] = "some";
+    if (interval != INT_AUTO) snprintf(every, sizeof every, "every %" PRId64, interval);
+    printf("the state of %s iterations is in memory, the first one that of iteration %" PRId64
            ": %.1f MB in %s\n",
-           r->options->memory_save_interval, iteration, bytes / 1e6, folder);
+           every, iteration, bytes / 1e6, folder);
     fflush(stdout);
 }
 

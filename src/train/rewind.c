@@ -93,7 +93,7 @@ Status run_rewind(TrainingRun *run, const StepReport *step, double usual) {
     run->saver.last = state.iteration;
     if (state.iteration < run->first) run->first = state.iteration;
     TRY(remove_later(run, step->iteration));
-    save_plan_begin(&run->save_plan, state.iteration);
+    for (int i = 0; i < NUM_SAVE_TARGETS; i++) save_plan_begin(&run->save_plans[i], state.iteration);
     spans_rewind(&run->spans, step->iteration, state.iteration, clock_s() - start);
     if (run->reporter) reporter_rewound(run->reporter, spike, &state, control->rewinds, skipped);
     run_skip(run);

@@ -18,11 +18,12 @@ typedef struct {
     Reporter *reporter; // NULL on ranks that print nothing
     RunFile *file;      // NULL on ranks other than 0
     Saver saver;
-    Spans spans;               // of rank 0; on others it does nothing
-    SavePlan save_plan;        // the same, and only with --save-interval auto
-    bool save_asked, save_due; // what rank 0 has said last; after this step
-    bool sums;                 // metrics have checksums of the parameters: the same on all ranks
-    int64_t summed;            // iteration of the last checksum; -1: none
+    Spans spans;                           // of rank 0; on others it does nothing
+    SavePlan save_plans[NUM_SAVE_TARGETS]; // the same, and only for an interval that is auto
+    // What rank 0 has said last; after this step.
+    bool save_asked[NUM_SAVE_TARGETS], save_due[NUM_SAVE_TARGETS];
+    bool sums;      // metrics have checksums of the parameters: the same on all ranks
+    int64_t summed; // iteration of the last checksum; -1: none
     int64_t consumed_valid, eval_iters;
     int64_t evaluated;         // iteration of the last evaluation
     int64_t compared;          // iteration of the last comparison of replicas; -1: never

@@ -1,19 +1,23 @@
-// --save-interval auto: how many steps lie between two saves, from what a save costs and how often the run fails.
+// --save-interval auto and --memory-save-interval auto: how many steps lie between two saves, from what a save costs
+// and how often the run fails.
 //
 // The time between saves is sqrt(2 C M): C is the time that the steps wait for a save, M the mean time between
 // failures. It is at most M, at most an hour, and at least C, so that at most half of the time is spent on saves.
 // Source: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006 (for C far below M).
 //
-// C is the mean of the saves of this start; before the first one, the bytes of the checkpoint at 200 MB/s. M is
-// (P + T) / (1 + F), with the ledger's time T and failures F, and P what is expected before anything has failed: a
-// failure a day, on many ranks 8,000 hours of a rank (clusters of 1,024 GPUs have one every 7.9 hours).
+// C is the mean of the saves of this start; before the first one, the bytes of the checkpoint at 200 MB/s, in memory at
+// 2 GB/s. M is P + T before anything has failed, then (P / 100 + T) / F: T and F are the ledger's time and failures, P
+// is what is expected, a failure a day, on many ranks 8,000 hours of a rank (clusters of 1,024 GPUs have one every 7.9
+// hours). Failures after which the run went on from memory do not count for the disk.
 //
 // Rank 0 decides and tells the others at the start of a step (loop.c). When a run saves changes no bit of it.
 #pragma once
 #include "config/config.h"
 
+typedef enum { TO_DISK, TO_MEMORY, NUM_SAVE_TARGETS } SaveTarget;
+
 typedef struct {
-    bool automatic;         // and this is rank 0; else nothing is ever due
+    const char *option;     // with the value auto, and this is rank 0; NULL: nothing is ever due
     double guess_s;         // of a save, before the first
     double prior_s, past_s; // P; T until the run opened
     int64_t failures;
@@ -25,9 +29,10 @@ typedef struct {
     int64_t interval; // steps; 0: not known yet
 } SavePlan;
 
-// `ledger` is that of the run, or NULL. `checkpoint_bytes`: of one save. `now_s` is clock_s() in all functions. A
-// ledger that cannot be read has no failures.
-SavePlan save_plan_open(const Options *options, const char *ledger, double checkpoint_bytes, double now_s);
+// Opens the plans of rank 0. `ledger` is that of the run, or NULL. `checkpoint_bytes`: of one save. `now_s` is
+// clock_s() in all functions. A ledger that cannot be read has no failures.
+void save_plans_open(SavePlan plans[NUM_SAVE_TARGETS], const Options *options, const char *ledger,
+                     double checkpoint_bytes, double now_s);
 void save_plan_begin(SavePlan *plan, int64_t iteration); // the iteration that the run begins with
 void save_plan_step(SavePlan *plan, double seconds);
 void save_plan_stall(SavePlan *plan, double seconds); // of a part of a save that goes on

@@ -114,7 +114,7 @@ Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on) {
     TRY(comm_agree(saver->world, engine_state(engine, o->save_optim, true, &saver->state)));
     Status status = store_check_room(&saver->memory, saver->state.bytes);
     if (status != ERR_CREATE || !goes_on) return status;
-    saver->failures_in_memory = MAX_FAILED_SAVES;
+    saver->failures[TO_MEMORY] = MAX_FAILED_SAVES;
     if (saver->reporter) reporter_no_memory(saver->reporter, fail_message());
     return OK;
 }
@@ -210,7 +210,7 @@ static Status join(Saver *saver) {
 
 static Status give_up_in_memory(Saver *saver, const char *why) {
     store_abandon_exchange(&saver->memory);
-    bool again = ++saver->failures_in_memory < MAX_FAILED_SAVES;
+    bool again = ++saver->failures[TO_MEMORY] < MAX_FAILED_SAVES;
     if (saver->reporter)
         reporter_not_saved_in_memory(saver->reporter, saver->info.state.iteration, why, !again);
     return OK;
@@ -223,7 +223,7 @@ static Status give_up(Saver *saver, Status status) {
     if (commits(saver)) checkpoint_abandon(&saver->names, lock_of(saver));
     saver->phase = SAVER_IDLE;
     if (saver->target == TO_MEMORY) return give_up_in_memory(saver, why);
-    if (++saver->failures >= MAX_FAILED_SAVES || saver->is_last)
+    if (++saver->failures[TO_DISK] >= MAX_FAILED_SAVES || saver->is_last)
         return fail(status, "iteration %" PRId64 " could not be saved: %s", saver->info.state.iteration, why);
     if (saver->reporter) reporter_not_saved(saver->reporter, saver->info.state.iteration, why);
     return OK;
@@ -256,7 +256,7 @@ static void send_records(Saver *saver) {
 
 static void committed_in_memory(Saver *saver) {
     bool is_first = saver->memory.newest < 0;
-    saver->failures_in_memory = 0;
+    saver->failures[TO_MEMORY] = 0;
     saver->memory.newest = saver->info.state.iteration;
     if (saver->reporter && is_first)
         reporter_saved_in_memory(saver->reporter, saver->memory.newest, saver->memory.folder,
@@ -269,7 +269,7 @@ static void committed(Saver *saver) {
         committed_in_memory(saver);
         return;
     }
-    saver->failures = 0;
+    saver->failures[TO_DISK] = 0;
     saver->last = saver->info.state.iteration;
     if (saver->rank == 0) step_list_add(&saver->committed, saver->last);
     if (saver->reporter)
@@ -378,7 +378,7 @@ bool saver_is_needed(const Saver *saver, SaveTarget target, int64_t iteration) {
     if (target == TO_DISK) return saver->last != iteration;
     if (!saver->memory.world || saver->phase != SAVER_IDLE) return false;
     if (saver->last == iteration || saver->memory.newest == iteration) return false;
-    return saver->failures_in_memory < MAX_FAILED_SAVES;
+    return saver->failures[TO_MEMORY] < MAX_FAILED_SAVES;
 }
 
 Status saver_start(Saver *saver, Engine *engine, const RunState *state, bool is_last) {
