@@ -313,6 +313,29 @@ if check "random failures of threads change no bit"; then
     for trial in $(seq "${TRIREME_TEST_TRIALS:-1}"); do random_run "threads$trial" 4 cores "${threads[@]}"; done
 fi
 
+# As a launcher that waits for ever when a process of its job is killed: the first start has rank 0 alone.
+cat >launch <<'EOF'
+#!/bin/bash
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$1 WORLD_SIZE=4
+shift
+RANK=0 "$@" &
+[[ -e again ]] || { touch again && exec sleep 1000; }
+for rank in 1 2 3; do RANK=$rank "$@" & done
+wait
+EOF
+chmod +x launch
+is_connecting() { victim=$(ranks_of "$pid") && grep -qs "trireme beats" "/proc/$victim/maps"; }
+
+if check "a rank that is killed before all are connected is seen, though its launcher stays"; then
+    start early -- "$PWD/launch" "$((10000 + $$ % 20000))" "$trireme" train "${options[@]}" --save "$PWD/early"
+    until_true is_connecting
+    kill -9 "$victim"
+    expect_end 0
+    expect_said "rank 0 \\(process $victim on .* its process is gone"
+    expect_reference early
+    [[ $(events early '"started"') == 2 ]] || complain "$(records early)"
+fi
+
 if "$trireme" --version | grep -q MPI && command -v mpirun >/dev/null; then
     if check "a rank of mpirun that is killed, or stopped, is named, and all start again"; then
         start mpi -- mpirun -n 4 "$trireme" train "${options[@]}" --save "$PWD/mpi"

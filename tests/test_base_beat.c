@@ -27,8 +27,7 @@ static void close_page(BeatPage *page) {
 }
 
 static void leave(Rank *rank, int status) {
-    beat_end(rank->beat, status);
-    beat_leave(rank->beat);
+    beat_leave(rank->beat, status);
     rank->beat = NULL;
 }
 
@@ -40,7 +39,7 @@ static void what_a_rank_does_is_read(void) {
     EXPECT(!beat_read(&page, 2, &beat), "nobody has joined");
     rank.beat = beat_join(rank.rank, rank.size);
     EXPECT(rank.beat && beat_read(&page, 2, &beat), "rank 2 has joined");
-    EXPECT(beat.pid == getpid() && beat.size == 4 && beat.start == 7 && beat.phase == BEAT_STARTING,
+    EXPECT(beat.pid == getpid() && beat.size == 4 && beat.start == 7 && beat.phase == BEAT_CONNECTING,
            "who it is");
     EXPECT(!beat_read(&page, 1, &beat) && !beat_read(&page, 4, &beat) && !beat_read(&page, -1, &beat),
            "others");
@@ -122,7 +121,7 @@ static void without_a_page_nothing_happens(void) {
 static bool joins(const char *path) {
     setenv(BEAT_VARIABLE, path, 1);
     BeatWriter *writer = beat_join(0, 1);
-    beat_leave(writer);
+    beat_leave(writer, 0);
     return writer != NULL;
 }
 

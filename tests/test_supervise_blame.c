@@ -2,6 +2,7 @@
 #include "base/rank.h"
 #include "harness.h"
 #include "supervise/supervise.h"
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +44,10 @@ static void limits(void) {
     v = at_work(0, 0);
     v.beat.phase = BEAT_SAVING;
     EXPECT(view_limit(&v, &rule) == 60, "a save: %g s", view_limit(&v, &rule));
+    v.beat.phase = BEAT_CONNECTING;
+    EXPECT(isinf(view_limit(&v, &rule)), "others are missing: %g s", view_limit(&v, &rule));
+    v.stopped = true;
+    EXPECT(view_limit(&v, &rule) == 5, "stopped before that: %g s", view_limit(&v, &rule));
     v = at_work(0, 0);
     v.on_disk = true;
     EXPECT(view_limit(&v, &rule) == 60, "a page of a file: %g s", view_limit(&v, &rule));
@@ -141,6 +146,10 @@ static void a_process_is_seen(void) {
     view_process(&v);
     EXPECT(!v.stopped && v.quiet_s < 0.05, "it goes on: %g s", v.quiet_s);
     kill(child, SIGKILL);
+    waitid(P_PID, (id_t)child, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    RankView ended = v;
+    view_process(&ended);
+    EXPECT(ended.gone, "it has ended, and nobody has waited for it");
     waitpid(child, NULL, 0);
     look_for(&v, &page, 0.05, 0.01);
     EXPECT(v.gone, "it is gone");

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = 1, NUM_WORDS = sizeof(Beat) / 8, MAX_KINDS = 48, STEPS_TO_LEARN_FROM = 3, MAX_TRIES = 100 };
+enum { VERSION = 2, NUM_WORDS = sizeof(Beat) / 8, MAX_KINDS = 48, STEPS_TO_LEARN_FROM = 3, MAX_TRIES = 100 };
 #define MAGIC 0x7374616562697274ull // "tribeats"
 
 _Static_assert(sizeof(Beat) % 8 == 0, "a slot is made of words of 64 bits");
@@ -50,8 +50,8 @@ struct BeatWriter {
 };
 
 const char *beat_phase_name(int phase) {
-    static const char *const names[NUM_BEAT_PHASES] = {"starting", "loading", "training", "evaluating",
-                                                       "saving",   "ending",  "done"};
+    static const char *const names[NUM_BEAT_PHASES] = {"connecting", "starting", "loading", "training",
+                                                       "evaluating", "saving",   "ending",  "done"};
     return phase >= 0 && phase < NUM_BEAT_PHASES ? names[phase] : "?";
 }
 
@@ -196,8 +196,9 @@ void beat_blame(BeatWriter *w, int rank) {
     publish(w);
 }
 
-void beat_leave(BeatWriter *w) {
+void beat_leave(BeatWriter *w, int status) {
     if (!w) return;
+    beat_end(w, status);
     munmap(w->page, w->bytes);
     free(w);
 }

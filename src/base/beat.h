@@ -17,6 +17,7 @@ enum { BEAT_MAX_WAITS = 8, BEAT_DOING = 48, BEAT_WAIT = 40, BEAT_HOST = 64, BEAT
 #define BEAT_VARIABLE "TRIREME_BEATS"
 
 typedef enum {
+    BEAT_CONNECTING, // the process waits until all ranks are connected
     BEAT_STARTING,
     BEAT_LOADING,
     BEAT_TRAINING,
@@ -52,13 +53,13 @@ const char *beat_phase_name(int phase);
 // One rank's slot, with what the rank has measured of itself. Functions that take NULL do nothing.
 typedef struct BeatWriter BeatWriter;
 
-// Takes the slot of rank `rank` of `size` on the page of TRIREME_BEATS. NULL where there is no such page, or the
-// process that made it is on another machine: that is no error.
+// Takes the slot of rank `rank` of `size` on the page of TRIREME_BEATS, in BEAT_CONNECTING. NULL where there is no such
+// page, or the process that made it is on another machine: that is no error.
 BeatWriter *beat_join(int rank, int size);
 // The rank has ended with `status`, or is about to end the job with it.
 void beat_end(BeatWriter *writer, int status);
-void beat_leave(BeatWriter *writer);           // gives the page back
-void beat_blame(BeatWriter *writer, int rank); // -1: not known
+void beat_leave(BeatWriter *writer, int status); // the same, and gives the page back
+void beat_blame(BeatWriter *writer, int rank);   // -1: not known
 // The rank begins an instruction, as rank_doing says.
 void beat_doing(BeatWriter *writer, const char *doing);
 // The rank enters a part of its run. BEAT_TRAINING: takes the step `iteration`; -1: as before.

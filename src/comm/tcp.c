@@ -215,7 +215,7 @@ Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
         status = launcher_meeting(plan.host, sizeof plan.host, &plan.port, &plan.job);
     else
         plan.size = 1;
-    world->rank = (Rank){.rank = plan.rank, .size = plan.size};
+    world->rank = (Rank){.rank = plan.rank, .size = plan.size, .beat = beat_join(plan.rank, plan.size)};
     rank_enter(&world->rank);
     if (status != OK)
         status = fail(status, "%s", caller->message);
@@ -229,6 +229,7 @@ Status tcp_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
         alone = status != OK && *fail_message(); // rank 0 has ended the meeting, and says why
     }
     if (status == OK) status = run_as(world, options, rank_main, arg);
+    beat_leave(world->rank.beat, (int)status);
     meeting_close(&world->meeting, plan.size);
     // A launcher ends the job at the first error status: rank 0 gets the time to print its message.
     if (status != OK && plan.rank != 0 && !alone) usleep(500000);

@@ -55,13 +55,13 @@ static Status run_rank(Group *group, Group there, const CommOptions *options, Ra
 Status world_run(Group *group, const CommOptions *options, RankMain *rank_main, void *arg) {
     Group there = *group;
     Rank *me = rank_current();
-    me->beat = beat_join(me->rank, me->size);
+    if (!me->beat) me->beat = beat_join(me->rank, me->size);
+    beat_phase(me->beat, BEAT_STARTING, -1);
     Status status = compare_ranks(group, options);
     if (status == OK && options->check) status = check_wrap(group, &group);
     if (status == OK) status = run_rank(group, there, options, rank_main, arg);
     group->transport->close(group);
-    beat_end(me->beat, (int)status);
-    beat_leave(me->beat);
+    beat_leave(me->beat, (int)status);
     me->beat = NULL;
     return status;
 }

@@ -275,7 +275,10 @@ static void say_blame(const Session *s, const Blame *b, const RankView *v) {
 
 // Ranks of other machines have no heartbeat here; what the first rank writes says that they have begun.
 static bool has_begun(const Session *s) {
-    return count_joined(s, false) || access(s->run_file, F_OK) == 0 ||
+    bool connected = false;
+    for (int i = 0; i < s->num_views; i++)
+        connected = connected || (s->views[i].joined && s->views[i].beat.phase > BEAT_CONNECTING);
+    return connected || access(s->run_file, F_OK) == 0 ||
            file_bytes(s->ledger) > s->ledger_bytes;
 }
 

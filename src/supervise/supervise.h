@@ -77,7 +77,7 @@ typedef struct {
 
 // Looks at one slot, `tick_s` after the look before.
 void view_look(RankView *view, const BeatPage *page, int slot, double tick_s);
-void view_process(RankView *view); // whether its process is stopped, from /proc
+void view_process(RankView *view); // whether its process is stopped or has ended, from /proc
 double view_limit(const RankView *view, const HangRule *patience); // of quiet_s
 // How many times more threads want to run than there are processors, or than this run has of its own; at least 1.
 double machine_load(int own_threads);

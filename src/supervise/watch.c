@@ -32,6 +32,9 @@ void view_process(RankView *view) {
     char state = view->joined && !view->gone ? process_status(view->beat.pid, NULL) : 'S';
     view->stopped = state == 'T';
     view->on_disk = state == 'D';
+    // One that has ended stays until its parent has waited for it, as a launcher may never do.
+    bool ended = !state || state == 'Z' || state == 'X';
+    view->gone = view->gone || (ended && view->beat.phase != BEAT_DONE);
 }
 
 static bool is_slow_part(const RankView *view) { return view->on_disk || view->beat.phase != BEAT_TRAINING; }
@@ -40,6 +43,7 @@ double view_limit(const RankView *view, const HangRule *rule) {
     double usual_s = 1e-9 * (double)view->beat.usual_ns;
     bool waits = *view->beat.wait; // it looks ten times a second, whatever it waits for
     if (view->stopped) return LEAST_S;
+    if (view->beat.phase == BEAT_CONNECTING) return INFINITY; // the session waits for the first to be through
     if (waits && !view->on_disk) return rule->load * fmax(LEAST_S, rule->factor * usual_s);
     if (!view->beat.usual_ns) return rule->load * rule->setup_s;
     return rule->load * fmax(is_slow_part(view) ? LEAST_SLOW_S : LEAST_S, rule->factor * usual_s);
