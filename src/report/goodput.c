@@ -171,10 +171,11 @@ void goodput_json(const Goodput *g, const char *path, Text *out) {
     text_add(out, ",\n \"effective\": %.6f,\n ", goodput_share(g, TIME_PRODUCTIVE));
     add_all_parts(out, g->us);
     text_add(out,
-             ",\n \"failures\": %" PRId64 ", \"survived_in_memory\": %" PRId64 ", \"iteration\": %" PRId64 ", \"steps_again\": %" PRId64
-             ", \"saves\": %" PRId64 ", \"evaluations\": %" PRId64 ", \"rewinds\": %" PRId64
-             ", \"damaged_lines\": %" PRId64 ",\n \"starts\": [",
-             g->failures, g->survived, g->iteration, g->steps_again, g->saves, g->evaluations, g->rewinds, g->damaged);
+             ",\n \"failures\": %" PRId64 ", \"survived_in_memory\": %" PRId64 ", \"iteration\": %" PRId64
+             ", \"steps_again\": %" PRId64 ", \"saves\": %" PRId64 ", \"evaluations\": %" PRId64
+             ", \"rewinds\": %" PRId64 ", \"damaged_lines\": %" PRId64 ",\n \"starts\": [",
+             g->failures, g->survived, g->iteration, g->steps_again, g->saves, g->evaluations, g->rewinds,
+             g->damaged);
     for (int i = 0; i < g->num_starts; i++) {
         text_add(out, i ? ",\n" : "\n");
         add_json_start(out, &g->starts[i]);

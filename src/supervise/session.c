@@ -278,8 +278,7 @@ static bool has_begun(const Session *s) {
     bool connected = false;
     for (int i = 0; i < s->num_views; i++)
         connected = connected || (s->views[i].joined && s->views[i].beat.phase > BEAT_CONNECTING);
-    return connected || access(s->run_file, F_OK) == 0 ||
-           file_bytes(s->ledger) > s->ledger_bytes;
+    return connected || access(s->run_file, F_OK) == 0 || file_bytes(s->ledger) > s->ledger_bytes;
 }
 
 // Returns whether the run is to be ended; fills `ending` for a hang, and `gone`.
