@@ -159,6 +159,7 @@ static void script_give(void *self, int sample, const char *text, size_t size) {
 typedef struct {
     int batch, capacity, longest, most;
     const char *prompt, *stop;
+    int32_t also_ends; // a second end token; 0: none
 } Asked;
 
 static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
@@ -174,6 +175,8 @@ static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
     TokenModel model = {s,           asked.batch,   asked.capacity, asked.longest, s->vocabulary + PADDING,
                         script_next, script_stopped};
     GenerateSpec spec = {.tokenizer = tokenizer,
+                         .ends = (int32_t[]){s->end, asked.also_ends},
+                         .num_ends = 1 + (asked.also_ends > 0),
                          .prompt = prompt.ids,
                          .prompt_tokens = (int)prompt.count,
                          .max_new_tokens = asked.most,
@@ -199,7 +202,7 @@ static void expect_text(Script *s, int sample, const char *text) {
 static void samples_end_on_their_own(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"one", "t\xc3\xa9o", "three and more"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 4, 9, "prompt", NULL});
+    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 4, 9, "prompt", NULL, 0});
     EXPECT(report.num_endings[END_TOKEN] == 2 && report.num_endings[END_COUNT] == 1, "wrong ends");
     EXPECT(report.new_tokens == 4 + 5 + 9, "%lld tokens", (long long)report.new_tokens);
     EXPECT(s.longest_call == 4 && s.fed == 6 + 8, "calls of %d tokens, %d in all", s.longest_call, s.fed);
@@ -209,10 +212,21 @@ static void samples_end_on_their_own(void) {
     tokenizer_close(tokenizer);
 }
 
+// A model may have several end tokens, as the end of a turn beside the end of a document.
+static void any_end_token_ends(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    Script s = {.lines = {"one|two", "three"}};
+    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", NULL, '|' - '!'});
+    EXPECT(report.num_endings[END_TOKEN] == 2, "wrong ends");
+    expect_text(&s, 0, "one");
+    expect_text(&s, 1, "three");
+    tokenizer_close(tokenizer);
+}
+
 static void stops_straddle_tokens(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"a\nQ: b", "\nQ", "\nQ:"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 60, 50, "p", "\nQ:"});
+    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 60, 50, "p", "\nQ:", 0});
     EXPECT(report.num_endings[END_STOP] == 2 && report.num_endings[END_TOKEN] == 1, "wrong ends");
     expect_text(&s, 0, "a");
     expect_text(&s, 1, "\nQ"); // it was none, after all
@@ -224,11 +238,11 @@ static void stops_straddle_tokens(void) {
 static void capacity_ends(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"abc\xe2\x82\xac"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){1, 8, 3, 50, "1234", NULL});
+    GenerateReport report = play(&s, tokenizer, (Asked){1, 8, 3, 50, "1234", NULL, 0});
     EXPECT(report.num_endings[END_CAPACITY] == 1 && s.fed == 8, "%d fed", s.fed);
     expect_text(&s, 0, "abc\xef\xbf\xbd");
     s = (Script){.lines = {"abc"}};
-    report = play(&s, tokenizer, (Asked){1, 4, 4, 50, "1234", NULL});
+    report = play(&s, tokenizer, (Asked){1, 4, 4, 50, "1234", NULL, 0});
     EXPECT(report.num_endings[END_CAPACITY] == 1 && s.fed == 4, "%d fed", s.fed);
     expect_text(&s, 0, "a");
     tokenizer_close(tokenizer);
@@ -237,12 +251,12 @@ static void capacity_ends(void) {
 static void signals_end(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"abcdef", "g"}, .stop_after = 4};
-    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", "bcx"});
+    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", "bcx", 0});
     EXPECT(report.num_endings[END_SIGNAL] == 1 && report.num_endings[END_TOKEN] == 1, "wrong ends");
     expect_text(&s, 0, "abc"); // what waited for a stop string is given
     expect_text(&s, 1, "g");
     s = (Script){.lines = {"abcdef"}, .stop_after = 1};
-    play(&s, tokenizer, (Asked){1, 60, 60, 50, "p", NULL});
+    play(&s, tokenizer, (Asked){1, 60, 60, 50, "p", NULL, 0});
     EXPECT(s.fed == 0, "%d tokens were fed", s.fed);
     tokenizer_close(tokenizer);
 }
@@ -252,7 +266,7 @@ static void blanks_of_the_null_tokenizer(void) {
     Tokenizer *tokenizer;
     EXPECT_OK(tokenizer_open_null(&tokenizer, 100));
     Script s = {.lines = {"7 99 0"}};
-    play(&s, tokenizer, (Asked){1, 60, 60, 50, "1 2 3", NULL});
+    play(&s, tokenizer, (Asked){1, 60, 60, 50, "1 2 3", NULL, 0});
     expect_text(&s, 0, " 7 99 0");
     tokenizer_close(tokenizer);
 }
@@ -271,6 +285,7 @@ int main(int argc, char **argv) {
                                       {"bad bytes", bad_bytes},
                                       {"first of several stops", first_of_several_stops},
                                       {"samples end on their own", samples_end_on_their_own},
+                                      {"any end token ends", any_end_token_ends},
                                       {"stops straddle tokens", stops_straddle_tokens},
                                       {"capacity ends", capacity_ends},
                                       {"signals end", signals_end},

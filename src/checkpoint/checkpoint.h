@@ -70,9 +70,19 @@ typedef struct {
 } RunState;
 #undef X
 
+// The tokens that the configuration of a model names by number: bos_token_id, eos_token_id and pad_token_id of
+// config.json. Where it does not say, they follow from the tokenizer.
+enum { MAX_END_TOKENS = 32, NO_TOKEN = INT32_MIN };
+typedef struct {
+    bool says_begin, says_ends, says_pad; // there is such a member, if only with null
+    int begin, pad;                       // NO_TOKEN: null
+    int ends[MAX_END_TOKENS], num_ends;   // 0: null
+} ModelTokens;
+
 // The contents of a manifest without its slices. Strings are borrowed.
 typedef struct {
     ModelShape shape; // of the run: sizes, kinds and probabilities
+    ModelTokens tokens;
     RunState state;
     Grid grid; // of the run that wrote it, for information
     int num_chunks;
@@ -268,6 +278,10 @@ Checkpoint *model_source_checkpoint(ModelSource *source);
 // Opens the tokenizer in the folder of the weights. Fails with ERR_NO_INPUT when there is none. That inside a GGUF file
 // is not read.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
+// Appends the tokens of which each ends a text of the model, each once: the end of document of `tokenizer` (may be
+// NULL), those of the model's configuration, and those of generation_config.json beside the weights. Numbers outside
+// the vocabulary are left out. Fails with ERR_DATA, which names that file.
+Status model_source_ends(const ModelSource *source, const Tokenizer *tokenizer, TokenList *ends);
 
 // Whether a path is itself a checkpoint, a Hugging Face folder or a GGUF file.
 bool model_is_there(const char *path);

@@ -190,6 +190,7 @@ static Status read_info(const Json *root, const char *what, CheckpointInfo *info
     TRY(skipped_read(json_member(root, "skipped"), what, &info->state));
     TRY(shape_read(json_member(root, "model"), what, &info->shape));
     TRY(read_grid(root, what, info));
+    TRY(tokens_read(json_member(root, "tokens"), what, &info->tokens));
     info->dtype = json_string(json_member(root, "dtype"));
     info->program = json_string(json_member(root, "program"));
     if (!info->dtype || !info->program) return bad(root, what, "dtype", "or \"program\" is missing");

@@ -15,6 +15,14 @@ Status state_read(const Json *object, const char *what, RunState *state);
 Status shape_read(const Json *object, const char *what, ModelShape *shape);
 Status skipped_read(const Json *object, const char *what, RunState *state); // NULL: nothing is left out
 
+// ---- model_tokens.c ------------------------------------------------------------------------------------
+
+// Reads bos_token_id, eos_token_id and pad_token_id of an object. Fails with ERR_DATA for another type.
+Status tokens_read(const Json *object, const char *what, ModelTokens *tokens);
+bool tokens_said(const ModelTokens *tokens); // whether there is any of them
+void tokens_write(const ModelTokens *tokens, Text *out);
+void tokens_write_ends(const int *ends, int count, Text *out); // a number, a list of several, or null
+
 // ---- manifest.c, manifest_write.c, cover.c -------------------------------------------------------------
 
 #define MANIFEST_FORMAT "trireme checkpoint"

@@ -137,6 +137,10 @@ static void write_info(const Manifest *m, Text *out) {
     }
     text_add(out, ",\n\"model\": ");
     shape_write(&info->shape, out);
+    if (tokens_said(&info->tokens)) {
+        text_add(out, ",\n\"tokens\": ");
+        tokens_write(&info->tokens, out);
+    }
     text_add(out, ",\n\"grid\": {\"tensor\": %d, \"pipeline\": %d, \"data\": %d, \"chunks\": %d},\n",
              grid_along(info->grid, AXIS_TP), grid_along(info->grid, AXIS_PP),
              grid_along(info->grid, AXIS_DP), info->num_chunks);

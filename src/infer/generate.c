@@ -78,6 +78,12 @@ static Status check_logits(const Generation *g, const float *logits) {
     return OK;
 }
 
+static bool is_end(const GenerateSpec *spec, int32_t token) {
+    for (size_t i = 0; i < spec->num_ends; i++)
+        if (spec->ends[i] == token) return true;
+    return false;
+}
+
 static Status take_token(Generation *g, int b) {
     Sample *sample = &g->samples[b];
     const float *logits = g->logits + (size_t)b * (size_t)g->model->vocabulary;
@@ -85,7 +91,7 @@ static Status take_token(Generation *g, int b) {
     int32_t token = sample_token(logits, g->vocabulary, &g->spec->sampling, b, g->fed, g->scratch);
     sample->new_tokens++;
     g->report->new_tokens++;
-    if (token == tokenizer_eod(g->spec->tokenizer)) {
+    if (is_end(g->spec, token)) {
         end_sample(g, b, END_TOKEN);
         return OK;
     }

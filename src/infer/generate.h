@@ -38,6 +38,8 @@ typedef enum { END_TOKEN, END_STOP, END_COUNT, END_CAPACITY, END_SIGNAL, NUM_END
 
 typedef struct {
     const Tokenizer *tokenizer;
+    const int32_t *ends; // each of these tokens ends a sample
+    size_t num_ends;
     const int32_t *prompt;
     int prompt_tokens; // 1 ... capacity
     int max_new_tokens;
@@ -55,7 +57,7 @@ typedef struct {
     double prompt_s, new_s;       // time for the prompt, and after it
 } GenerateReport;
 
-// Generates B samples. A sample ends at the tokenizer's end token, before a stop string, after max_new_tokens, with
+// Generates B samples. A sample ends at an end token, before a stop string, after max_new_tokens, with
 // the token that follows a full capacity, or on a signal; after its end it stays in the batch and is ignored. Tokens
 // that the tokenizer does not have are never drawn. The text of sample b is a function of the model, the prompt, the
 // options and b.   Collective over the model's ranks.   ERR_OS without memory.

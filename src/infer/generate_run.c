@@ -149,6 +149,8 @@ static Status generate_texts(GenerateRun *run) {
                         .next = next,
                         .stopped = stopped};
     GenerateSpec spec = {.tokenizer = run->job->tokenizer,
+                         .ends = run->job->ends.ids,
+                         .num_ends = run->job->ends.count,
                          .prompt = run->prompt.ids,
                          .prompt_tokens = (int)run->prompt.count,
                          .max_new_tokens = o->max_new_tokens,

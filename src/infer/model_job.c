@@ -65,7 +65,8 @@ static Status look_at(ModelJob *job, const ModelSource *source) {
     job->path = strdup(model_source_path(source));
     if (!job->path) return fail(ERR_OS, "no memory for a path");
     TRY(check_grid(&job->shape, job->grid));
-    return find_tokenizer(job, source);
+    TRY(find_tokenizer(job, source));
+    return model_source_ends(source, job->tokenizer, &job->ends);
 }
 
 Status model_job_open(ModelJob *job, const Options *o, int ranks) {
@@ -83,6 +84,7 @@ Status model_job_open(ModelJob *job, const Options *o, int ranks) {
 
 void model_job_close(ModelJob *job) {
     tokenizer_close(job->tokenizer);
+    token_list_free(&job->ends);
     free(job->path);
     *job = (ModelJob){0};
 }

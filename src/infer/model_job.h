@@ -12,6 +12,7 @@ typedef struct {
     char *path; // of the model
     ModelShape shape;
     Tokenizer *tokenizer; // NULL: the folder has none and no option names one
+    TokenList ends;       // each of these tokens ends a text (model_source_ends)
 } ModelJob;
 
 // Finds the model of --load and its tokenizer (--tokenizer-model, or else the one in the folder of the weights), and

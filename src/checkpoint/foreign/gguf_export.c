@@ -186,7 +186,27 @@ static void set_token(GgufMetadata *m, const char *key, int id) {
     if (id >= 0) gguf_set_u32(m, key, (uint32_t)id);
 }
 
-static Status describe_tokenizer(GgufMetadata *m, const Tokenizer *t, int vocabulary) {
+// The last of the other tokens that end a text, such as the end of a turn, and the one before it.
+static Status describe_ends(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
+    static const char *const keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    TokenList ends = {0};
+    Status status = model_source_ends(source, t, &ends);
+    size_t left = ends.count, key = 0;
+    while (status == OK && left > 0 && key < 2)
+        if (ends.ids[--left] != tokenizer_eod(t)) set_token(m, keys[key++], ends.ids[left]);
+    token_list_free(&ends);
+    return status;
+}
+
+static void describe_begin(GgufMetadata *m, const ModelTokens *said, const Tokenizer *t) {
+    int bos = tokenizer_bos(t);
+    if (bos < 0 && said->says_begin && said->begin >= 0) bos = said->begin;
+    set_token(m, "tokenizer.ggml.bos_token_id", bos >= 0 ? bos : tokenizer_eod(t));
+}
+
+static Status describe_tokenizer(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
+    const CheckpointInfo *info = model_source_info(source);
+    int vocabulary = info->shape.vocabulary;
     bool pieces = tokenizer_kind(t) == TOKENIZER_SENTENCEPIECE;
     if (tokenizer_vocab_size(t) > vocabulary)
         return fail(ERR_DATA, "the tokenizer has %d tokens, the model %d", tokenizer_vocab_size(t),
@@ -196,10 +216,11 @@ static Status describe_tokenizer(GgufMetadata *m, const Tokenizer *t, int vocabu
     gguf_set_string(m, "tokenizer.ggml.model", pieces ? "llama" : "gpt2");
     describe_tokens(m, t, vocabulary, types, (float *)(types + vocabulary));
     free(types);
-    int bos = tokenizer_bos(t);
-    set_token(m, "tokenizer.ggml.bos_token_id", bos >= 0 ? bos : tokenizer_eod(t));
+    describe_begin(m, &info->tokens, t);
     set_token(m, "tokenizer.ggml.eos_token_id", tokenizer_eod(t));
     set_token(m, "tokenizer.ggml.unknown_token_id", tokenizer_unknown(t));
+    if (info->tokens.says_pad) set_token(m, "tokenizer.ggml.padding_token_id", info->tokens.pad);
+    TRY(describe_ends(m, source, t));
     if (pieces) return OK;
     describe_merges(m, t);
     return describe_pieces(m, t);
@@ -346,7 +367,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     describe_name(&metadata, source);
     if (known) {
         tokenizer_print_note(tokenizer);
-        status = describe_tokenizer(&metadata, tokenizer, shape->vocabulary);
+        status = describe_tokenizer(&metadata, source, tokenizer);
         if (status == OK) status = describe_use(&metadata, source, tokenizer);
     } else {
         gguf_set_string(&metadata, "tokenizer.ggml.model", "none");

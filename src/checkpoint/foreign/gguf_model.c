@@ -97,12 +97,31 @@ static const char *dtype_of(const Gguf *file) {
     return t && t->type == GGML_F16 ? "f16" : t && t->type == GGML_BF16 ? "bf16" : "f32";
 }
 
+static bool find_token(const Gguf *file, const char *key, int *id) {
+    int64_t number;
+    if (!gguf_int(gguf_find(file, key), &number) || number < 0 || number > INT32_MAX) return false;
+    *id = (int)number;
+    return true;
+}
+
+// llama.cpp has a key for each of several tokens that end a text.
+static void read_tokens(const Gguf *file, ModelTokens *tokens) {
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        tokens->num_ends += find_token(file, ends[i], &tokens->ends[tokens->num_ends]);
+    tokens->says_ends = tokens->num_ends > 0;
+    tokens->says_begin = find_token(file, "tokenizer.ggml.bos_token_id", &tokens->begin);
+    tokens->says_pad = find_token(file, "tokenizer.ggml.padding_token_id", &tokens->pad);
+}
+
 static Status open_model(GgufModel *m, const char *path) {
     const Family *family;
     TRY(gguf_open(&m->file, path));
     m->info = (CheckpointInfo){
         .grid = GRID(1, 1, 1), .num_chunks = 1, .program = "llama.cpp", .dtype = dtype_of(m->file)};
     TRY(gguf_shape(m->file, &m->info.shape, &family));
+    read_tokens(m->file, &m->info.tokens);
     // Checked before anything is allocated for each layer.
     if (m->info.shape.layers > m->file->num_tensors)
         return fail(ERR_DATA, "%s: %d layers, %" PRId64 " tensors", path, m->info.shape.layers,

@@ -182,7 +182,7 @@ static Status read_config(HuggingFace *m) {
     TRY(path_of(m, "config.json", path));
     TRY(read_json(m, "config.json", MAX_CONFIG, &root));
     m->info = (CheckpointInfo){.grid = GRID(1, 1, 1), .num_chunks = 1, .program = "transformers"};
-    Status status = config_read(root, path, &m->info.shape, &m->family, &m->info.dtype);
+    Status status = config_read(root, path, &m->info, &m->family);
     json_free(root);
     return status;
 }

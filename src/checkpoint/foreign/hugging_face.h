@@ -4,14 +4,15 @@
 
 // ---- config.json (hugging_face_config.c, hugging_face_config_write.c) -----------------------------------
 
-// Reads the family and the shape that a config.json describes, and the type of its tensors ("f32", "bf16", "f16").
+// Reads the family that a config.json describes, and into `info` the shape, the tokens that it names, and the type of
+// its tensors ("f32", "bf16", "f16").
 // Messages begin with `what`, its path. Fails with ERR_DATA for members that are missing, of another type or out of
 // range, and with ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that are not supported,
 // and for every other member that may change what the model computes.
-Status config_read(const Json *root, const char *what, ModelShape *shape, const Family **family,
-                   const char **dtype);
-// Writes the config.json of a model. The tokens that begin and end a text come from `tokenizer` (may be NULL).
-void config_write(const ModelShape *shape, const Family *family, FileType type, const Tokenizer *tokenizer,
+Status config_read(const Json *root, const char *what, CheckpointInfo *info, const Family **family);
+// Writes the config.json of a model. Of the tokens that begin and end a text those that `info` does not name come from
+// `tokenizer` (may be NULL).
+void config_write(const CheckpointInfo *info, const Family *family, FileType type, const Tokenizer *tokenizer,
                   Text *out);
 
 // ---- the folder (hugging_face.c) ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // the model computes are refused by name.
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/config_members.h"
+#include "checkpoint/manifest.h"
 #include <math.h>
 #include <string.h>
 
@@ -241,13 +242,14 @@ static Status read_architecture(Config *c, ModelShape *shape, const Family **fam
     return status;
 }
 
-Status config_read(const Json *root, const char *what, ModelShape *shape, const Family **family,
-                   const char **dtype) {
+Status config_read(const Json *root, const char *what, CheckpointInfo *info, const Family **family) {
     Config c = {.object = root, .what = what};
+    ModelShape *shape = &info->shape;
     *shape = (ModelShape){.seed = 1234};
     if (root->type != JSON_OBJECT) return fail(ERR_DATA, "%s: not a JSON object", what);
     TRY(config_must_be_absent(&c, "quantization_config"));
-    TRY(read_dtype(&c, dtype));
+    TRY(read_dtype(&c, &info->dtype));
+    TRY(tokens_read(root, what, &info->tokens));
     TRY(read_architecture(&c, shape, family));
     TRY(config_check_all_read(&c));
     shape->sequence = shape->positions;

@@ -1,6 +1,7 @@
 // Writes the config.json of a Hugging Face model.
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/hugging_face.h"
+#include "checkpoint/manifest.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,26 +228,37 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     write_rotation(s, f, out);
 }
 
-static void write_token(Text *out, const char *name, int id) {
-    if (id >= 0)
-        write_int(out, name, id);
-    else
-        text_add(out, "  \"%s\": null,\n", name);
+static void write_tokens(Text *out, const char *name, const int *ids, int count) {
+    text_add(out, "  \"%s\": ", name);
+    tokens_write_ends(ids, count, out);
+    text_add(out, ",\n");
 }
 
-void config_write(const ModelShape *shape, const Family *family, FileType type, const Tokenizer *tokenizer,
-                  Text *out) {
-    ModelShape spelled_out = shape_spelled_out(shape), *s = &spelled_out;
-    const char *dtype = type == FILE_F32 ? "float32" : type == FILE_BF16 ? "bfloat16" : "float16";
+static int or_null(int id) { return id < 0 ? NO_TOKEN : id; }
+
+// What the configuration does not say follows from the tokenizer.
+static ModelTokens all_tokens(const ModelTokens *said, bool gpt2, const Tokenizer *tokenizer) {
+    ModelTokens tokens = *said;
     int eos = tokenizer ? tokenizer_eod(tokenizer) : -1, bos = tokenizer ? tokenizer_bos(tokenizer) : -1;
+    if (!said->says_begin) tokens.begin = or_null(bos >= 0 ? bos : gpt2 ? eos : -1);
+    if (!said->says_ends) tokens.num_ends = 1, tokens.ends[0] = or_null(eos);
+    if (!said->says_pad) tokens.pad = NO_TOKEN;
+    return tokens;
+}
+
+void config_write(const CheckpointInfo *info, const Family *family, FileType type, const Tokenizer *tokenizer,
+                  Text *out) {
+    ModelShape spelled_out = shape_spelled_out(&info->shape), *s = &spelled_out;
+    const char *dtype = type == FILE_F32 ? "float32" : type == FILE_BF16 ? "bfloat16" : "float16";
     bool gpt2 = family->dialect == DIALECT_GPT2;
+    ModelTokens tokens = all_tokens(&info->tokens, gpt2, tokenizer);
     text_add(out, "{\n  \"architectures\": [\"%s\"],\n", family->architecture);
     (gpt2 ? write_gpt2 : write_llama)(s, family, out);
-    write_token(out, "bos_token_id", bos >= 0 ? bos : gpt2 ? eos : -1);
-    write_token(out, "eos_token_id", eos);
+    write_tokens(out, "bos_token_id", &tokens.begin, 1);
+    write_tokens(out, "eos_token_id", tokens.ends, tokens.num_ends);
     write_float(out, "initializer_range", s->init_std);
     // Some families have a token here unless it is written; the defaults of GPT-2 and Llama are null.
-    if (family->family) write_token(out, "pad_token_id", -1);
+    if (family->family || tokens.says_pad) write_tokens(out, "pad_token_id", &tokens.pad, 1);
     write_flag(out, "tie_word_embeddings", !s->untied);
     write_int(out, "vocab_size", s->vocabulary);
     write_others(out, family, s);

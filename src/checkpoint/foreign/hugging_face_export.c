@@ -64,12 +64,12 @@ static Status write_text(const char *path, const Text *text) {
 }
 
 static Status write_config(ModelSource *source, const char *path, FileType type, const Tokenizer *tokenizer) {
-    const ModelShape *shape = &model_source_info(source)->shape;
+    const CheckpointInfo *info = model_source_info(source);
     const Family *family;
     Text text = {0};
-    TRY(family_of(shape, &family));
-    TRY(shape_check_names(shape, FORMAT_HUGGING_FACE, family));
-    config_write(shape, family, type, tokenizer, &text);
+    TRY(family_of(&info->shape, &family));
+    TRY(shape_check_names(&info->shape, FORMAT_HUGGING_FACE, family));
+    config_write(info, family, type, tokenizer, &text);
     Status status = write_text(path, &text);
     text_free(&text);
     return status;
