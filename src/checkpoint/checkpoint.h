@@ -283,6 +283,18 @@ Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
 // the vocabulary are left out. Fails with ERR_DATA, which names that file.
 Status model_source_ends(const ModelSource *source, const Tokenizer *tokenizer, TokenList *ends);
 
+// The files beside the weights of a model that say how it is used and that Tokenizer does not write:
+// generation_config.json, chat templates, special_tokens_map.json and the like (companions.c). Zero-initialise it.
+enum { NUM_COMPANIONS = 6 };
+typedef struct {
+    Text files[NUM_COMPANIONS]; // empty: there is none
+} Companions;
+// Reads those in a folder; one that does not exist, as beside a GGUF file, has none. `own` is the tokenizer of that
+// folder, whose files are read as well; NULL: it has none, or another tokenizer is used.
+Status companions_read(Companions *companions, const char *folder, const Tokenizer *own);
+Status companions_write(const Companions *companions, const char *folder);
+void companions_free(Companions *companions);
+
 // Whether a path is itself a checkpoint, a Hugging Face folder or a GGUF file.
 bool model_is_there(const char *path);
 // Describes what is at a path where model_source_open finds no model, in words that follow "PATH: ". FOUND_FOREIGN:

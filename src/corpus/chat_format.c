@@ -63,23 +63,16 @@ static Status open_named(ChatFormat *f, const char *named) {
 }
 
 static Status open_own(ChatFormat *f, const char *folder, Text *path) {
-    char *text;
-    size_t size = 0;
-    TRY(read_beside(folder, "chat_template.jinja", path, &text, &size));
-    if (!text && !f->use.chat_template)
+    if (!f->use.chat_template)
         return fail(
             ERR_CONFIG,
             "%s: this tokenizer has no chat template, neither chat_template.jinja nor in tokenizer_config.json: "
             "name one, such as --chat-template chatml",
-            folder ? folder : "the tokenizer");
-    const char *source = text ? text : f->use.chat_template;
-    if (!text) {
-        path->size = 0;
-        text_add(path, "%s/tokenizer_config.json, chat_template", folder ? folder : "");
-    }
-    Status status = jinja_parse(&f->template, source, strlen(source), path->data);
-    free(text);
-    return status;
+            folder);
+    bool member = strcmp(f->use.template_file, "chat_template.jinja") != 0;
+    path->size = 0;
+    text_add(path, "%s/%s%s", folder, f->use.template_file, member ? ", chat_template" : "");
+    return jinja_parse(&f->template, f->use.chat_template, strlen(f->use.chat_template), path->data);
 }
 
 // ---- checks of the vocabulary ---------------------------------------------------------------------------------

@@ -31,10 +31,10 @@ typedef struct {
     const atomic_int *stopped; // optional
 } ChatFormat;
 
-// Opens the template: of `named`, a file or the name of a built-in one, or where that is NULL the model's own, in the
-// folder `tokenizer_path`: chat_template.jinja, or tokenizer_config.json. Fails with ERR_CONFIG where there is none or
-// where the tokenizer lacks a token that a built-in template writes, with ERR_DATA for a template that does not parse
-// and for a config.json of a smaller vocabulary than the tokenizer's.
+// Opens the template: of `named`, a file or the name of a built-in one, or where that is NULL the model's own, as
+// tokenizer_use_read has it. `tokenizer_path` is where the tokenizer is from. Fails with ERR_CONFIG where there is none
+// or where the tokenizer lacks a token that a built-in template writes, with ERR_DATA for a template that does not
+// parse and for a config.json of a smaller vocabulary than the tokenizer's.
 Status chat_format_open(ChatFormat *format, const Tokenizer *tokenizer, const char *tokenizer_path,
                         const char *named);
 void chat_format_close(ChatFormat *format);

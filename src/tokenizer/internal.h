@@ -34,9 +34,10 @@ struct Tokenizer {
     TokenType *types; // of BPE [vocabulary]; NULL: all are TOKEN_NORMAL
     SentencePiece *sentencepiece;
     int32_t eod, bos;
-    Text file;   // tokenizer.json or tokenizer.model as it was read; it is written unchanged
-    Text config; // the same of tokenizer_config.json
-    Text note;   // says which file was opened in place of which; or empty
+    Text file;     // tokenizer.json or tokenizer.model as it was read; it is written unchanged
+    Text config;   // the same of tokenizer_config.json
+    Text template; // the same of chat_template.jinja
+    Text note;     // says which file was opened in place of which; or empty
 };
 
 enum { MAX_TOKENIZER_BYTES = 256 << 20, MAX_VOCABULARY = 1 << 24 };

@@ -55,6 +55,7 @@ void tokenizer_close(Tokenizer *t) {
     sentencepiece_close(t->sentencepiece);
     text_free(&t->file);
     text_free(&t->config);
+    text_free(&t->template);
     text_free(&t->note);
     free(t);
 }

@@ -40,7 +40,8 @@ typedef enum {
 // tokenizer.model, vocab.json with merges.txt. Anything else is taken for a PREFIX, as tokenizer_open_beside
 // does. Where a tokenizer.json needs something that is not supported and the folder has a tokenizer.model, as
 // Llama 2's has, that one is opened instead (see tokenizer_print_note). A tokenizer_config.json in the folder
-// names the tokens that begin and end a text; without it well-known names are searched for.
+// names the tokens that begin and end a text; without it well-known names are searched for. A chat_template.jinja
+// beside it is a part of the tokenizer, too, and saved with it.
 // Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names the feature that is not supported.
 Status tokenizer_open_path(Tokenizer **tokenizer, const char *path);
 // Opens GPT-2's vocab.json and merges.txt. Every byte and <|endoftext|> must have a token, and the ids must be
@@ -50,14 +51,19 @@ Status tokenizer_open_null(Tokenizer **tokenizer, int size);
 // Opens the tokenizer that was saved with a data set: PREFIX.tokenizer.json, PREFIX.tokenizer.model, or
 // PREFIX.vocab.json with PREFIX.merges.txt. Where `prefix` is a folder it does what tokenizer_open_path does.
 Status tokenizer_open_beside(Tokenizer **tokenizer, const char *prefix);
-// Writes PREFIX.tokenizer.json, or PREFIX.tokenizer.model for SentencePiece, and removes files of the other
+// Writes PREFIX.tokenizer.json, or PREFIX.tokenizer.model for SentencePiece, the configuration and the chat template
+// beside it, and removes files of the other
 // kinds that an earlier run left. Opening what was saved gives the same tokenizer; a tokenizer that was opened
 // from such a file is written byte for byte as it was.
 Status tokenizer_save(const Tokenizer *tokenizer, const char *prefix);
 // The same inside an existing folder, under the names that Hugging Face's libraries look for: tokenizer.json
-// or tokenizer.model, and tokenizer_config.json.
+// or tokenizer.model, tokenizer_config.json, and chat_template.jinja where it was opened with one.
 Status tokenizer_save_folder(const Tokenizer *tokenizer, const char *folder);
 void tokenizer_close(Tokenizer *tokenizer); // takes NULL
+// The text of the chat_template.jinja that it was opened with; empty: there was none.
+const Text *tokenizer_template(const Tokenizer *tokenizer);
+// Gives it another one.
+void tokenizer_set_template(Tokenizer *tokenizer, const char *text, size_t size);
 // Prints a note on standard error where tokenizer_open_path opened another file than its first choice. Of the
 // processes of a job only the first prints it.
 void tokenizer_print_note(const Tokenizer *tokenizer);
@@ -87,11 +93,15 @@ const char *tokenizer_pattern(const Tokenizer *tokenizer, int i);
 // tokenizer.json. Nothing here uses these values: they are passed on when a model is exported.
 typedef struct {
     bool adds_bos, adds_eos;
-    char *chat_template; // of a conversation; NULL: none
+    // Of a conversation: chat_template.jinja, or else the one of tokenizer_config.json, of several there the one named
+    // "default"; NULL: none. `template_file` is the name of the file.
+    char *chat_template;
+    const char *template_file;
     // The texts by which chat templates write these tokens: of tokenizer_config.json, or where the tokenizer has none
     // the spellings of its own; NULL: none.
     char *bos_token, *eos_token, *pad_token, *unk_token;
 } TokenizerUse;
+// It is the one place where a model's template is read.
 Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *tokenizer);
 void tokenizer_use_free(TokenizerUse *use);
 

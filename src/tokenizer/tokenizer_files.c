@@ -100,18 +100,24 @@ static Status read_into(Text *text, const char *path) {
     return OK;
 }
 
-// Its path is that of tokenizer.json or tokenizer.model with another name, or PREFIX.tokenizer_config.json for
+static Status read_if_there(Text *text, const char *start, const char *name) {
+    char path[PATH_MAX];
+    TRY(join(path, start, "", name));
+    return file_exists(path) ? read_into(text, path) : OK;
+}
+
+// Their paths are that of tokenizer.json or tokenizer.model with another name, or PREFIX.tokenizer_config.json for
 // PREFIX.tokenizer.json.
-static Status read_config_beside(Tokenizer *t, const char *path) {
+static Status read_beside(Tokenizer *t, const char *path) {
     static const char *const endings[] = {"tokenizer.json", "tokenizer.model"};
     size_t length = strlen(path);
     for (int i = 0; i < 2; i++) {
         size_t size = strlen(endings[i]);
-        char config[PATH_MAX], start[PATH_MAX];
+        char start[PATH_MAX];
         if (length < size || length >= PATH_MAX || strcmp(path + length - size, endings[i]) != 0) continue;
         snprintf(start, sizeof start, "%.*s", (int)(length - size), path);
-        TRY(join(config, start, "", "tokenizer_config.json"));
-        return file_exists(config) ? read_into(&t->config, config) : OK;
+        TRY(read_if_there(&t->config, start, "tokenizer_config.json"));
+        return read_if_there(&t->template, start, "chat_template.jinja");
     }
     return OK;
 }
@@ -155,7 +161,7 @@ static Status read_file(Tokenizer *t, const char *path) {
     const char *text = text_string(&t->file);
     size_t blanks = strspn(text, " \t\r\n");
     if (text[blanks] == '{') {
-        TRY(read_config_beside(t, path));
+        TRY(read_beside(t, path));
         TRY(tokenizer_read_json(t, path));
         if (t->kind == TOKENIZER_NULL) return OK;
         TRY(check_patterns(t, path));
@@ -168,7 +174,7 @@ static Status read_file(Tokenizer *t, const char *path) {
             "%s: no tokenizer: a Hugging Face tokenizer.json, a SentencePiece model or a tiktoken file of "
             "ranks is expected",
             path);
-    TRY(read_config_beside(t, path));
+    TRY(read_beside(t, path));
     return read_sentencepiece(t, path);
 }
 
@@ -282,14 +288,16 @@ static Status save_model(const Tokenizer *t, const char *start, const char *sepa
     return status;
 }
 
+static Status save_or_remove(const Text *text, const char *prefix, const char *name) {
+    return text->size ? save_text(text, prefix, ".", name) : remove_stale(prefix, ".", name);
+}
+
 Status tokenizer_save(const Tokenizer *t, const char *prefix) {
     static const char *const others[] = {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"};
     for (int i = 0; i < 4; i++)
         if (strcmp(others[i], file_name(t))) TRY(remove_stale(prefix, ".", others[i]));
-    if (t->config.size)
-        TRY(save_text(&t->config, prefix, ".", "tokenizer_config.json"));
-    else
-        TRY(remove_stale(prefix, ".", "tokenizer_config.json"));
+    TRY(save_or_remove(&t->config, prefix, "tokenizer_config.json"));
+    TRY(save_or_remove(&t->template, prefix, "chat_template.jinja"));
     return save_model(t, prefix, ".");
 }
 
@@ -315,5 +323,6 @@ static Status save_gpt2(const Tokenizer *t, const char *folder) {
 Status tokenizer_save_folder(const Tokenizer *t, const char *folder) {
     TRY(save_model(t, folder, "/"));
     if (t->kind != TOKENIZER_NULL) TRY(save_config(t, folder));
+    if (t->template.size) TRY(save_text(&t->template, folder, "/", "chat_template.jinja"));
     return t->kind == TOKENIZER_BPE ? save_gpt2(t, folder) : OK;
 }

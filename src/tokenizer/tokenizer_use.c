@@ -89,7 +89,21 @@ static Status read_config(const Tokenizer *t, TokenizerUse *use) {
 Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *t) {
     *use = (TokenizerUse){0};
     TRY(read_json(t, use));
-    return read_config(t, use);
+    TRY(read_config(t, use));
+    if (!use->chat_template && !t->template.size) return OK;
+    use->template_file = t->template.size ? "chat_template.jinja" : "tokenizer_config.json";
+    if (!t->template.size) return OK;
+    // Since version 4.43 transformers writes the template to a file of its own, which overrides the other one.
+    free(use->chat_template);
+    use->chat_template = copy(t->template.data);
+    return OK;
+}
+
+const Text *tokenizer_template(const Tokenizer *t) { return &t->template; }
+
+void tokenizer_set_template(Tokenizer *t, const char *text, size_t size) {
+    text_free(&t->template);
+    text_add_bytes(&t->template, text, size);
 }
 
 void tokenizer_use_free(TokenizerUse *use) {

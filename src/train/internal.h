@@ -26,6 +26,7 @@ typedef struct {
 // Opens the tokenizer of the run: --vocab-file with --merge-file, --tokenizer-model, or the one beside the first
 // dataset. NULL when the run has none, since --vocab-size is enough.
 Status batches_tokenizer(const Options *options, Tokenizer **tokenizer);
+bool batches_names_tokenizer(const Options *options); // an option names it
 // Finds the vocabulary of the run, --vocab-size or the tokenizer's, and the token that ends a document, or -1.
 Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
 // Checks that the datasets exist, and finds their vocabulary and end token. Fails with ERR_CONFIG where ranks find
@@ -240,6 +241,21 @@ double resident_bytes(const Comm *world, bool peak);
 // the arenas.
 Status memory_add(const EngineSpec *spec, Text *out);
 
+// ---- belongings.c: what belongs to the model of --load beside its weights ------------------------------
+
+typedef struct {
+    ModelTokens tokens;
+    Companions companions;
+    Tokenizer *tokenizer; // NULL: there is none
+} Belongings;
+
+// Reads what belongs to a model. The tokenizer stays NULL where it cannot be opened.
+Status belongings_read(Belongings *belongings, const ModelSource *source);
+void belongings_free(Belongings *belongings);
+// Chooses the tokenizer of the run's checkpoints: the model's where the data's has the same tokens and no option names
+// it, with the data's chat template where they have one of their own. Its files are the more complete ones.
+void belongings_choose(Belongings *belongings, const Options *options, Tokenizer **tokenizer);
+
 // ---- saving.c: writes checkpoints --------------------------------------------------------
 
 // The phases of a save. With several machines a save in memory has two more: room is made for the files of others, then
@@ -254,6 +270,7 @@ typedef struct {
     int lock;                     // of rank 0, on the folder; -1: none
     StepList verified, committed; // of rank 0; committed: by this start
     Tokenizer *tokenizer;         // of rank 0; NULL: the run has no tokenizer
+    Belongings belongings;        // of rank 0: of the model that was read
     Text config;                  // of rank 0
     Text *records;                // of rank 0 [ranks]
     MemoryStore memory;
@@ -281,6 +298,8 @@ typedef struct {
 // ends the wait for the other run.
 Status saver_open(Saver *saver, const Options *options, const atomic_int *stopped, Comm *world,
                   Reporter *reporter);
+// Takes what belongs to the model that was read; checkpoints get it, too.
+void saver_take_belongings(Saver *saver, Belongings *belongings);
 // Fails with ERR_CREATE where the disk is too small for the saves of the steps after `from` up to `end`.
 Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end);
 // With --async-save or --memory-save-interval allocates the memory of the copy before the first step; later saves
@@ -327,6 +346,7 @@ typedef struct {
     bool from_memory;
     int64_t past;    // the checkpoints in --save up to this step lead to where the run goes on; -1: none does
     int64_t on_disk; // the newest of them that can be opened; -1: none
+    Belongings belongings; // of rank 0, where the run saves; the caller frees them
 } Restored;
 
 // Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the

@@ -202,13 +202,17 @@ static Status save_in_memory(TrainingRun *run) {
 static Status load_checkpoint(TrainingRun *run) {
     Restored restored;
     beat_phase(rank_current()->beat, BEAT_LOADING, -1);
-    TRY(run_restore(run->engine, run->options, run->world, run->reporter, &run->saver.memory, &restored));
+    Status status =
+        run_restore(run->engine, run->options, run->world, run->reporter, &run->saver.memory, &restored);
+    if (status == OK) saver_take_belongings(&run->saver, &restored.belongings);
+    belongings_free(&restored.belongings);
+    TRY(status);
     RunState state = restored.state;
     run->saver.past = restored.past;
     if (!state.iteration) return OK;
     TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
     control_restore(&run->control, &state);
-    Status status = batches_suffice(&run->batches, control_consumed_at_end(&run->control));
+    status = batches_suffice(&run->batches, control_consumed_at_end(&run->control));
     TRY(comm_agree(run->world, status));
     run->consumed_valid = state.consumed_valid;
     run->evaluated = state.evaluated;

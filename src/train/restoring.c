@@ -238,6 +238,22 @@ static bool goes_on(Status status, Candidate one) {
     return is_damage(status) || (one.holding >= 0 && (status == ERR_CREATE || status == ERR_UNAVAILABLE));
 }
 
+// What belongs to the model goes into the checkpoints of the run. In memory there is none of it: it is read from a
+// checkpoint of the run on disk.
+static Status read_belongings(const Options *o, const ModelSource *source, Restored *restored) {
+    ModelSource *on_disk;
+    if (!restored->from_memory) return belongings_read(&restored->belongings, source);
+    if (model_source_open(&on_disk, o->save, -1) != OK) return OK;
+    Status status = belongings_read(&restored->belongings, on_disk);
+    model_source_close(on_disk);
+    return status;
+}
+
+static Status take_belongings(const Options *o, Comm *world, const ModelSource *source, Restored *restored) {
+    bool takes = o->save && comm_rank(world) == 0;
+    return comm_agree(world, takes ? read_belongings(o, source, restored) : OK);
+}
+
 static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporter *reporter,
                           Candidates *candidates, Restored *restored) {
     Text why = {0};
@@ -251,6 +267,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         restored->from_memory = status == OK && one.holding >= 0;
         if (status == OK) take_state(o, source, &restored->state);
         if (status == OK) restored->step = one.step;
+        if (status == OK) status = take_belongings(o, world, source, restored);
         if (status == OK) report_loaded(o, source, restored->from_memory, &restored->state, reporter);
         if (status == OK) warn_of_later(o, one.step, reporter);
         model_source_close(source);
@@ -345,6 +362,7 @@ Status run_restore_before(Engine *engine, const Saver *saver, int64_t newest, Ru
     status = comm_agree(world, status);
     if (status == OK) status = read_newest(engine, &own, world, saver->reporter, &candidates, &restored);
     *state = restored.state;
+    belongings_free(&restored.belongings);
     free(candidates.steps);
     return status;
 }

@@ -108,6 +108,12 @@ Status saver_open(Saver *saver, const Options *options, const atomic_int *stoppe
     return OK;
 }
 
+void saver_take_belongings(Saver *saver, Belongings *belongings) {
+    saver->belongings = *belongings;
+    *belongings = (Belongings){0};
+    belongings_choose(&saver->belongings, saver->options, &saver->tokenizer);
+}
+
 Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on) {
     const Options *o = saver->options;
     if (!o->save || (!o->async_save && !saver->memory.world)) return OK;
@@ -144,6 +150,7 @@ void saver_close(Saver *saver) {
     text_free(&saver->record);
     text_free(&saver->config);
     tokenizer_close(saver->tokenizer);
+    belongings_free(&saver->belongings);
     engine_state_free(&saver->state);
     *saver = (Saver){.lock = -1, .memory = {.lock = -1}};
 }
@@ -156,9 +163,12 @@ static Status write_shard(Saver *saver) {
                                   &saver->record);
 }
 
-// In memory the older checkpoint stays until the next save begins: by then every machine has this one.
+// In memory the older checkpoint stays until the next save begins: by then every machine has this one. The tokenizer
+// and what else belongs to the model are on disk alone.
 static Status commit(Saver *saver) {
     const Options *o = saver->options;
+    if (saver->target == TO_DISK)
+        TRY(companions_write(&saver->belongings.companions, saver->names.temporary));
     TRY(checkpoint_commit(&saver->names, lock_of(saver), &saver->info,
                           saver->target == TO_DISK ? saver->tokenizer : NULL, saver->records,
                           saver->num_ranks));
@@ -331,6 +341,7 @@ static Status begin(Saver *saver, Engine *engine, const RunState *state) {
                                    .has_optimizer = o->save_optim,
                                    .config = text_string(&saver->config),
                                    .program = TRIREME_VERSION};
+    if (saver->target == TO_DISK) saver->info.tokens = saver->belongings.tokens;
     const char *folder = saver->target == TO_MEMORY ? saver->memory.folder : o->save;
     TRY(checkpoint_names(folder, state->iteration, &saver->names));
     saver->names.in_memory = saver->target == TO_MEMORY;

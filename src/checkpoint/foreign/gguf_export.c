@@ -228,23 +228,14 @@ static Status describe_tokenizer(GgufMetadata *m, const ModelSource *source, con
 
 // ---- how it is used -----------------------------------------------------------------------------------------
 
-// Since version 4.43 transformers writes the template to a file of its own, which overrides the one in
-// tokenizer_config.json.
-static Status describe_use(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
-    enum { MAX_TEMPLATE = 16 << 20 };
+static Status describe_use(GgufMetadata *m, const Tokenizer *t) {
     TokenizerUse use;
-    char path[4200], *text = NULL;
-    size_t size = 0;
     TRY(tokenizer_use_read(&use, t));
     gguf_set_bool(m, "tokenizer.ggml.add_bos_token", use.adds_bos);
     gguf_set_bool(m, "tokenizer.ggml.add_eos_token", use.adds_eos);
-    snprintf(path, sizeof path, "%s/chat_template.jinja", model_source_path(source));
-    Status status = file_exists(path) ? file_read(path, MAX_TEMPLATE, &text, &size) : OK;
-    const char *template = text ? text : use.chat_template;
-    if (status == OK && template) gguf_set_string(m, "tokenizer.chat_template", template);
-    free(text);
+    if (use.chat_template) gguf_set_string(m, "tokenizer.chat_template", use.chat_template);
     tokenizer_use_free(&use);
-    return status;
+    return OK;
 }
 
 // The name of the model: that of its file or its folder, or of the folder of its checkpoints.
@@ -368,7 +359,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     if (known) {
         tokenizer_print_note(tokenizer);
         status = describe_tokenizer(&metadata, source, tokenizer);
-        if (status == OK) status = describe_use(&metadata, source, tokenizer);
+        if (status == OK) status = describe_use(&metadata, tokenizer);
     } else {
         gguf_set_string(&metadata, "tokenizer.ggml.model", "none");
     }

@@ -17,11 +17,6 @@ void config_write(const CheckpointInfo *info, const Family *family, FileType typ
 
 // ---- the folder (hugging_face.c) ------------------------------------------------------------------------
 
-// Copies generation_config.json, chat_template.jinja and similar files from the folder `from` to the folder `to`
-// (companions.c). `own` is the tokenizer of that folder, whose files are copied as well; NULL: it has none, or another
-// tokenizer is used.
-Status companions_copy(const char *from, const char *to, const Tokenizer *own);
-
 typedef struct HuggingFace HuggingFace;
 
 // Finds the place of every tensor. Fails with ERR_DATA, which names file and tensor, for one that is missing, that has

@@ -80,6 +80,14 @@ static Status path_in(const char *folder, const char *name, char path[4096]) {
     return size < 4096 ? OK : fail(ERR_CREATE, "%s: the name is too long", folder);
 }
 
+static Status write_companions(const ModelSource *source, const char *folder, const Tokenizer *tokenizer) {
+    Companions companions;
+    Status status = companions_read(&companions, model_source_path(source), tokenizer);
+    if (status == OK) status = companions_write(&companions, folder);
+    companions_free(&companions);
+    return status;
+}
+
 static Status fill(ModelSource *source, const Mapping *mapping, const char *folder, FileType type,
                    const Tokenizer *tokenizer) {
     char path[4096];
@@ -87,7 +95,7 @@ static Status fill(ModelSource *source, const Mapping *mapping, const char *fold
     TRY(write_config(source, path, type, tokenizer));
     if (tokenizer && tokenizer_kind(tokenizer) != TOKENIZER_NULL)
         TRY(tokenizer_save_folder(tokenizer, folder));
-    TRY(companions_copy(model_source_path(source), folder, tokenizer));
+    TRY(write_companions(source, folder, tokenizer));
     TRY(path_in(folder, "model.safetensors", path));
     TRY(write_tensors(source, mapping, path, type));
     return folder_sync(folder);

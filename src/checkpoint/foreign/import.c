@@ -113,10 +113,13 @@ static Status commit_with(Import *import, const CheckpointNames *names, int lock
     info.num_chunks = 1;
     info.has_optimizer = false;
     TRY(own_tokenizer(import, &own));
-    Status status = companions_copy(model_source_path(import->source), names->temporary, own);
+    Companions companions;
+    Status status = companions_read(&companions, model_source_path(import->source), own);
+    if (status == OK) status = companions_write(&companions, names->temporary);
     if (status == OK)
         status = checkpoint_commit(names, lock, &info, import->tokenizer ? import->tokenizer : own,
                                    import->records, import->num_shards);
+    companions_free(&companions);
     tokenizer_close(own);
     return status;
 }

@@ -70,7 +70,7 @@ static Status visit_prefixes(const Options *o, Split which, Status (*visit)(cons
 // ---- tokenizer ----------------------------------------------------------------------------------
 
 // True when the options name a tokenizer. Otherwise --vocab-size alone is enough.
-static bool names_tokenizer(const Options *o) {
+bool batches_names_tokenizer(const Options *o) {
     return options_have_null_tokenizer(o) || o->vocab_file || o->merge_file || o->tokenizer_model;
 }
 
@@ -109,7 +109,7 @@ static bool agrees(const Options *o, const Tokenizer *tokenizer) {
 
 Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
     Status status = open_tokenizer(o, tokenizer);
-    if (names_tokenizer(o)) return status;
+    if (batches_names_tokenizer(o)) return status;
     if (status == ERR_NO_INPUT) return OK;
     if (status != OK || !*tokenizer || agrees(o, *tokenizer)) return status;
     tokenizer_close(*tokenizer); // --vocab-size is that of another tokenizer
@@ -163,10 +163,10 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *
 
 // Without a tokenizer synthetic text ends with the last token.
 static Status find_vocabulary(const Options *o, int *vocabulary, int *eod, Text *found) {
-    bool is_mock = o->mock_data && !names_tokenizer(o);
+    bool is_mock = o->mock_data && !batches_names_tokenizer(o);
     *vocabulary = o->vocab_size;
     *eod = is_mock ? *vocabulary - 1 : -1;
-    bool needed = !is_mock && (o->vocab_size == INT_UNSET || needs_end_token(o) || names_tokenizer(o));
+    bool needed = !is_mock && (o->vocab_size == INT_UNSET || needs_end_token(o) || batches_names_tokenizer(o));
     bool useful = !is_mock && is_of_model(o); // it is used where there is one
     Status status = needed || useful ? read_tokenizer(o, vocabulary, eod, found) : OK;
     return status == ERR_NO_INPUT && !needed ? OK : status;

@@ -1,0 +1,28 @@
+// Carries what belongs to the model of --load beside its weights into the checkpoints of the run: end tokens, the
+// tokenizer, and files that say how the model is used.
+#include "train/internal.h"
+#include <string.h>
+
+Status belongings_read(Belongings *b, const ModelSource *source) {
+    b->tokens = model_source_info(source)->tokens;
+    if (model_source_tokenizer(source, &b->tokenizer) != OK) b->tokenizer = NULL;
+    Status status = companions_read(&b->companions, model_source_path(source), b->tokenizer);
+    if (status != OK) belongings_free(b);
+    return status;
+}
+
+void belongings_free(Belongings *b) {
+    tokenizer_close(b->tokenizer);
+    companions_free(&b->companions);
+    *b = (Belongings){0};
+}
+
+void belongings_choose(Belongings *b, const Options *o, Tokenizer **tokenizer) {
+    bool same = b->tokenizer && *tokenizer && tokenizer_hash(b->tokenizer) == tokenizer_hash(*tokenizer);
+    if (!b->tokenizer || (*tokenizer && (!same || batches_names_tokenizer(o)))) return;
+    const Text *template = *tokenizer ? tokenizer_template(*tokenizer) : NULL;
+    if (template && template->size) tokenizer_set_template(b->tokenizer, template->data, template->size);
+    tokenizer_close(*tokenizer);
+    *tokenizer = b->tokenizer;
+    b->tokenizer = NULL;
+}

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# What belongs to a published model beside its weights stays with it: through training, on any grid, and into the files
+# of other programs.
+# Usage: belongings_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$@"
+
+run() { "$trireme" "$@" >run.log 2>&1 || complain "$*: $(tail -3 run.log)"; }
+# same FILE FOLDER FOLDER
+same() { cmp -s "$2/$1" "$3/$1" || complain "$1 of $3 is not that of $2"; }
+
+# A model as people download it: several end tokens, sampling defaults, a chat template, a tokenizer with a configuration.
+published() {
+    train random "${no_evaluation[@]}" --train-iters 1 --save random
+    run export --load random --output model
+    sed -i 's/"eos_token_id": [0-9]*/"eos_token_id": [399, 77]/' model/config.json
+    echo '{"do_sample": true, "temperature": 0.6, "eos_token_id": [399, 78]}' >model/generation_config.json
+    echo "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '|' }}{% endfor %}" >model/chat_template.jinja
+    echo '{"eos_token": "<|endoftext|>", "chat_template": "older", "model_max_length": 32}' >model/tokenizer_config.json
+    echo '{"eos_token": "<|endoftext|>"}' >model/special_tokens_map.json
+}
+names=(generation_config.json chat_template.jinja tokenizer_config.json special_tokens_map.json tokenizer.json)
+corpus=(--data-path documents --micro-batch-size 1 --global-batch-size 8 --lr 1e-4 "${no_evaluation[@]}")
+whole=(--data-path documents --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1
+    --global-batch-size 8 --lr 1e-3)
+
+# keeps STEP: a checkpoint and what is exported from it have all of it.
+keeps() {
+    local name
+    rm -rf exported exported.gguf
+    run export --load "$1" --output exported
+    run export --load "$1" --to gguf --output exported.gguf
+    for name in "${names[@]}"; do
+        same "$name" model "$1"
+        same "$name" model exported
+    done
+    grep -q '"eos_token_id": \[399, 77\]' exported/config.json || complain "$(grep eos exported/config.json)"
+    grep -qaF "$(cat model/chat_template.jinja)" exported.gguf || complain "exported.gguf has no chat template"
+}
+with_model() {
+    local corpus=("${whole[@]}")
+    need published
+}
+if check "a model that is trained on keeps what belongs to it"; then
+    with_model
+    train tuned --train-iters 2 --finetune --load model --save tuned
+    keeps tuned/step-00000002
+    train on --train-iters 4 --load tuned --save tuned
+    keeps tuned/step-00000004
+    train grid --train-iters 2 --finetune --load model --save grid --ranks 4 --tp 2 --pp 2 --async-save
+    keeps grid/step-00000002
+fi
+if check "an imported model keeps what belongs to it, through training, too"; then
+    with_model
+    run import model --save imported
+    keeps imported/step-00000000
+    train again --train-iters 2 --finetune --load imported --save again
+    keeps again/step-00000002
+fi
+# A data set of others has no tokenizer: the model's is the run's.
+if check "the tokenizer of the model goes with it where the data have none"; then
+    with_model
+    mkdir bare
+    cp documents.bin documents.idx bare
+    train bare --train-iters 2 --finetune --load model --save bare/tuned --data-path bare/documents
+    keeps bare/tuned/step-00000002
+fi
+if check "a run that goes on from a checkpoint in memory keeps it, too"; then
+    with_model
+    mkdir ram
+    saving=("${corpus[@]}" --train-iters 1000000 --memory-save-interval 2 --memory-save-dir ram --save memory --threads 1)
+    train memory --train-iters 1 --finetune --load model --save memory
+    "$trireme" train "${saving[@]}" --load memory >killed.log 2>&1 </dev/null &
+    for _ in $(seq 6000); do
+        [[ -z $(compgen -G 'ram/trireme-*/*/step-*/manifest.json') ]] || break
+        kill -0 $! 2>/dev/null || break
+        sleep 0.01
+    done
+    kill -9 $!
+    wait $! 2>/dev/null
+    timeout 180 "$trireme" train "${saving[@]}" --load memory --exit-duration-in-mins 0.001 >memory.log 2>&1 </dev/null ||
+        complain "$(tail -3 memory.log)"
+    grep -q "loaded checkpoint from the memory in" memory.log || complain "not from memory: $(tail -3 memory.log)"
+    keeps "$(compgen -G 'memory/step-*' | sort | tail -1)"
+fi
+
+finish
