@@ -105,7 +105,7 @@ if check "another model than the one of the checkpoint is refused"; then
 fi
 if check "a checkpoint that is not there is refused"; then
     need save_both
-    refused 66 "step-00000004" "${common[@]}" --load saved --ckpt-step 4
+    refused 66 "there is no checkpoint of step 4; there " "${common[@]}" --load saved --ckpt-step 4
     refused 66 "nowhere" "${common[@]}" --load nowhere --exit-on-missing-checkpoint
 fi
 # Nothing is left to do, but it is to be elsewhere.
@@ -190,6 +190,17 @@ if check "a run waits for another one that saves to its folder"; then
     [[ $status == 130 ]] || complain "busy: exit $status, not 130"
     says busy "go on with --load busy"
     "$trireme" checkpoint verify busy >verify.log 2>&1 || complain "busy: $(cat verify.log)"
+fi
+
+if check "a run with --finetune that is stopped says that it goes on without it"; then
+    need save_both
+    "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 20000 --load saved --finetune --save tuned \
+        >tuned.log 2>&1 </dev/null &
+    pid=$!
+    wait_for "iteration  " tuned.log
+    kill -INT $pid
+    wait $pid
+    says tuned "go on with --load tuned and without --finetune"
 fi
 
 # ---- a lock that is lost ----------------------------------------------------------------------------------

@@ -209,6 +209,12 @@ if check "nothing left of --train-iters is told"; then
     says ended "nothing to train: iteration 3 of --train-iters 3"
     says ended "a larger --train-iters goes on with it"
 fi
+if check "a checkpoint beyond --train-iters is told"; then
+    need brings gpt
+    train beyond "${no_evaluation[@]}" --train-iters 2 --load gpt
+    says beyond "nothing to train: iteration 3 of --train-iters 2"
+    says beyond "the checkpoint is beyond this end: --ckpt-step N takes an older one, a --train-iters of more than 3 goes on"
+fi
 if check "nothing left of --train-samples is told"; then
     need brings gpt
     train samples "${no_evaluation[@]}" --train-samples 24 --load gpt

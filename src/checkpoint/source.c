@@ -136,13 +136,34 @@ static bool is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+// Says which steps there are.
+static Status no_step(const char *save, int64_t step, const int64_t *steps, int count) {
+    enum { MAX_LISTED = 20 };
+    Text list = {0};
+    for (int i = 0; i < count && i < MAX_LISTED; i++)
+        text_add(&list, "%s%" PRId64, i ? ", " : "", steps[i]);
+    if (count > MAX_LISTED) text_add(&list, " and %d older ones", count - MAX_LISTED);
+    Status status = fail(ERR_NO_INPUT, "%s: there is no checkpoint of step %" PRId64 "; there %s %s", save,
+                         step, count == 1 ? "is" : "are", text_string(&list));
+    text_free(&list);
+    return status;
+}
+
+static bool has_step(const int64_t *steps, int count, int64_t step) {
+    for (int i = 0; i < count; i++)
+        if (steps[i] == step) return true;
+    return false;
+}
+
 static Status open_folder(ModelSource *source, const char *save, int64_t step) {
     int64_t *steps;
     int count;
     if (!is_folder(save)) return no_model(save);
     TRY(checkpoint_steps(save, &steps, &count));
     Status status;
-    if (step >= 0)
+    if (count && step >= 0 && !has_step(steps, count, step))
+        status = no_step(save, step, steps, count);
+    else if (count && step >= 0)
         status = open_newest(source, save, &step, 1);
     else if (count)
         status = open_newest(source, save, steps, count);

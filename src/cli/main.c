@@ -34,7 +34,7 @@ static const Command commands[] = {
     {"models", FOR_MODELS, cmd_models, "list the published models that --model knows"},
     {"checkpoint", FOR_CHECKPOINT, cmd_checkpoint, "list, show, verify, compare and rewrite checkpoints"},
     {"export", FOR_EXPORT, cmd_export, "write a model for others: Hugging Face, or GGUF for llama.cpp"},
-    {"import", FOR_IMPORT, cmd_import, "make a checkpoint of a Hugging Face GPT-2 or Llama"},
+    {"import", FOR_IMPORT, cmd_import, "make a checkpoint of a Hugging Face folder or a GGUF file"},
 };
 
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -17,11 +17,11 @@ static const Screen screens[] = {
      "--steps 200 --lr 1e-3\n"
      "trireme train ... --ranks 8 --tp 2 --pp 2          # 8 ranks as threads: "
      "2 tensor x 2 pipeline x 2 data\n"
-     "mpirun -n 8 trireme train --config run.yaml        # ranks as processes, options from a file\n",
-     {OPT_data_path, OPT_model, OPT_num_layers, OPT_hidden_size, OPT_num_attention_heads, OPT_seq_length,
-      OPT_micro_batch_size, OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks,
-      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule, OPT_bf16, OPT_dry_run,
-      -1}},
+     "mpirun -n 8 trireme train --config run.yaml        # ranks as processes, options from a file\n"
+     "trireme train --load MODEL --finetune --sft --data-path chats ... --save tuned    # MODEL: also Hugging Face\n",
+     {OPT_data_path, OPT_load, OPT_sft, OPT_model, OPT_num_layers, OPT_seq_length, OPT_micro_batch_size,
+      OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks, OPT_tensor_model_parallel_size,
+      OPT_pipeline_model_parallel_size, OPT_bf16, OPT_dry_run, -1}},
     {FOR_SUPERVISE,
      "trireme supervise -- train --ranks 8 ... --save checkpoints --save-interval 100   # ranks as threads\n"
      "trireme supervise -- mpirun -n 8 trireme train ... --save checkpoints             # any launcher\n"
@@ -133,8 +133,10 @@ static const Screen screens[] = {
      "trireme export --load checkpoints --to gguf --dtype q8_0 --output model.gguf        # for llama.cpp\n",
      {OPT_load, OPT_ckpt_step, OPT_to, OPT_dtype, OPT_output, -1}},
     {FOR_IMPORT,
-     "trireme import gpt2-hf --save checkpoints     # then: trireme train --load checkpoints ...\n",
-     {OPT_save, OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file, -1}},
+     "trireme import SmolLM2-135M --save checkpoints          # a Hugging Face folder of any family it knows\n"
+     "trireme import model.gguf --tokenizer-model FOLDER --save checkpoints    # quantised ones become fp32\n"
+     "\nThen: trireme train --load checkpoints ... `train` and `generate` also take such a model itself by --load.\n",
+     {OPT_save, OPT_tokenizer_model, OPT_vocab_file, OPT_merge_file, OPT_allow_non_finite, -1}},
 };
 
 static void add_name_and_help(const OptionInfo *option, Text *out) {

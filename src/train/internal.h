@@ -182,8 +182,8 @@ void reporter_changed(Reporter *reporter, const char *changes); // of the option
 void reporter_not_loaded(Reporter *reporter, const char *why);
 // Prints the time of all evaluations, of so many batches, and their share of the run.
 void reporter_evaluation_cost(Reporter *reporter, int64_t batches, double seconds, double share);
-// Prints that the loaded run has already taken all its steps.
-void reporter_nothing_to_train(Reporter *reporter, int64_t iteration, int64_t end);
+// Prints that the loaded run has already taken all its steps: so many, and has read so many samples.
+void reporter_nothing_to_train(Reporter *reporter, int64_t iteration, int64_t consumed, int64_t end);
 void reporter_spike(Reporter *reporter, const StepReport *step, double usual_loss);
 // Prints which samples are left out; `again`: so many that the run reads the first ones again at its end.
 void reporter_skipped(Reporter *reporter, const Ranges *skipped, bool again);

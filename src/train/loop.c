@@ -64,12 +64,14 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
     return news[BUSY] > 0 ? OK : go_on_saving(run, saver_advance);
 }
 
+// With --finetune the same command would begin again.
 static Status stopped(const TrainingRun *run) {
-    const char *folder = run->options->save;
-    return fail(
-        INTERRUPTED, "stopped by a signal (SIG%s%s) after iteration %lld%s%s", sigabbrev_np(run->signal),
-        run->signal == SIGPIPE ? ": the reader of standard output has left" : "",
-        (long long)run->control.iteration, folder ? "; go on with --load " : "", folder ? folder : "");
+    const Options *o = run->options;
+    return fail(INTERRUPTED, "stopped by a signal (SIG%s%s) after iteration %lld%s%s%s",
+                sigabbrev_np(run->signal),
+                run->signal == SIGPIPE ? ": the reader of standard output has left" : "",
+                (long long)run->control.iteration, o->save ? "; go on with --load " : "",
+                o->save ? o->save : "", o->save && o->finetune ? " and without --finetune" : "");
 }
 
 // An evaluation that a signal interrupts does not count.
@@ -415,7 +417,8 @@ static Status train(TrainingRun *run) {
     TRY(compare_replicas(run));
     if (run->first > 0) report_parameters(run);
     if (run->reporter && is_over(run))
-        reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.end);
+        reporter_nothing_to_train(run->reporter, run->control.iteration, run->control.consumed,
+                                  run->control.end);
     TRY(saver_take_memory(&run->saver, run->engine, run->first > 0));
     for (int i = 0; i < NUM_SAVE_TARGETS; i++) save_plan_begin(&run->save_plans[i], run->first);
     spans_loaded(&run->spans, run->first, !run->first ? "nothing" : run->from_memory ? "memory" : "disk");

@@ -271,11 +271,16 @@ void reporter_evaluation_cost(Reporter *r, int64_t batches, double seconds, doub
     fflush(stdout);
 }
 
-void reporter_nothing_to_train(Reporter *r, int64_t iteration, int64_t end) {
+void reporter_nothing_to_train(Reporter *r, int64_t iteration, int64_t consumed, int64_t end) {
     bool samples = r->options->train_samples != INT_UNSET;
     fprintf(stderr, "nothing to train: iteration %" PRId64 " of %s %" PRId64 "%s\n", iteration,
             samples ? "the" : "--train-iters", end, samples ? " that --train-samples makes" : "");
-    if (iteration > 0)
+    if (iteration > end)
+        fprintf(stderr,
+                "the checkpoint is beyond this end: --ckpt-step N takes an older one, a --train-%s of more than %" PRId64
+                " goes on from it, --finetune begins anew with its weights\n",
+                samples ? "samples" : "iters", samples ? consumed : iteration);
+    else if (iteration > 0)
         fprintf(
             stderr,
             "the checkpoint's run has ended: a larger --train-%s goes on with it, --finetune begins anew with its "
