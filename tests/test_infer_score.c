@@ -125,6 +125,73 @@ static void too_little_and_stopped(void) {
     token_list_free(&all);
 }
 
+// ---- conversations ------------------------------------------------------------------------------
+
+static bool trained(int chat, int i) { return i > 0 && (chat + i) % 3 == 0; }
+
+// Conversations of 2 to 12 tokens, two to a sample. The first token's mask is set, too: nothing comes before it.
+static void write_chats(IndexedDataset **data, IndexedDataset **mask) {
+    char name[600];
+    IndexedWriter *tokens, *marks;
+    snprintf(name, sizeof name, "%s_loss_mask", data_prefix());
+    EXPECT_OK(indexed_writer_open(&tokens, data_prefix(), 101));
+    EXPECT_OK(indexed_writer_open(&marks, name, 2));
+    for (int chat = 0; chat < 8; chat++) {
+        for (int32_t i = 0; i < 2 + chat * 5 % 11; i++) {
+            EXPECT_OK(indexed_writer_extend(tokens, &(int32_t){(chat * 31 + i * 7) % 100}, 1));
+            EXPECT_OK(indexed_writer_extend(marks, &(int32_t){i == 0 || trained(chat, i)}, 1));
+        }
+        EXPECT_OK(indexed_writer_end_sequence(tokens));
+        EXPECT_OK(indexed_writer_end_sequence(marks));
+        if (chat % 2) EXPECT_OK(indexed_writer_end_document(tokens, -1));
+        if (chat % 2) EXPECT_OK(indexed_writer_end_document(marks, -1));
+    }
+    EXPECT_OK(indexed_writer_finish(tokens));
+    EXPECT_OK(indexed_writer_finish(marks));
+    indexed_writer_close(tokens);
+    indexed_writer_close(marks);
+    EXPECT_OK(indexed_dataset_open(data, data_prefix(), 101));
+    EXPECT_OK(loss_mask_open(mask, *data, data_prefix()));
+}
+
+static Perplexity expected_of_chats(int first, int end) {
+    Perplexity p = {0};
+    for (int chat = first; chat < end; chat++) {
+        uint32_t seen = 0;
+        for (int i = 0; i + 1 < 2 + chat * 5 % 11; i++) {
+            seen = see(seen, (chat * 31 + i * 7) % 100);
+            if (!trained(chat, i + 1)) continue;
+            p.tokens++;
+            p.nats += (double)model_nll(seen, (chat * 31 + (i + 1) * 7) % 100);
+        }
+    }
+    return p;
+}
+
+static void answers_of_conversations(void) {
+    IndexedDataset *data, *mask;
+    Perplexity p;
+    write_chats(&data, &mask);
+    for (int batch = 1; batch < 6; batch++) {
+        Model m = {batch, 11 + batch, 0, 0};
+        ScoreModel model = score_model(&m);
+        Perplexity expected = expected_of_chats(2, 8);
+        EXPECT_OK(score_chats(&model, &(ScoreChats){data, mask, {2, 8}}, &p));
+        EXPECT(p.tokens == expected.tokens && p.nats == expected.nats, "B %d: %lld tokens, %g nats, not %lld, %g",
+               batch, (long long)p.tokens, p.nats, (long long)expected.tokens, expected.nats);
+    }
+    Model small = {2, 10, 0, 0}, stops = {2, 12, 0, 1};
+    ScoreModel model = score_model(&small);
+    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}}, &p) == ERR_DATA &&
+               strstr(fail_message(), "conversation 2 has 12 tokens, but --seq-length 10"),
+           "%s", fail_message());
+    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 0}}, &p) == ERR_DATA, "nothing is scored");
+    model = score_model(&stops);
+    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}}, &p) == INTERRUPTED, "it goes on");
+    indexed_dataset_close(data);
+    indexed_dataset_close(mask);
+}
+
 // ---- requests -----------------------------------------------------------------------------------
 
 // Bytes in GPT-2's order and the end token, and "ab" as one.
@@ -292,6 +359,7 @@ static void choices(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"every token once", every_token_once},
                                       {"too little and stopped", too_little_and_stopped},
+                                      {"answers of conversations", answers_of_conversations},
                                       {"rows of requests", rows_of_requests},
                                       {"refused requests", refused_requests},
                                       {"batches do not matter", batches_do_not_matter},

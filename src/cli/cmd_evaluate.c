@@ -8,6 +8,9 @@ static Status check(const Options *o) {
         return fail(ERR_USAGE, "evaluate needs --data-path PREFIX for a perplexity, or --requests FILE");
     if (o->requests && o->data_path.count)
         return fail(ERR_USAGE, "--data-path and --requests are two evaluations: run one after the other");
+    if (o->sft && !o->data_path.count)
+        return fail(ERR_USAGE, "--sft is for --data-path PREFIX, a data set of conversations: add it, or "
+                               "leave --sft out");
     if (o->data_path.count > 1)
         return fail(ERR_USAGE, "--data-path has %d words; evaluate reads one data set: give one prefix",
                     o->data_path.count);

@@ -87,17 +87,16 @@ static bool same_shape(const IndexedDataset *a, const IndexedDataset *b) {
     return true;
 }
 
-// Opens PREFIX_loss_mask, which has a 1 for each token of PREFIX that is trained.
-static Status open_mask(Member *member, const char *prefix) {
+Status loss_mask_open(IndexedDataset **mask, const IndexedDataset *data, const char *prefix) {
     Text name = {0};
     text_add(&name, "%s_loss_mask", prefix);
-    Status status = indexed_dataset_open(&member->mask, name.data, 2);
+    Status status = indexed_dataset_open(mask, name.data, 2);
     if (status == ERR_NO_INPUT)
         status =
             fail(status,
                  "%s is no data set of conversations: there is no %s.idx. `trireme prepare-chat` makes both",
                  prefix, name.data);
-    if (status == OK && !same_shape(member->data, member->mask))
+    if (status == OK && !same_shape(data, *mask))
         status = fail(ERR_DATA,
                       "%s.idx has other sequences than %s.idx: they are of different runs of prepare-chat",
                       name.data, prefix);
@@ -125,7 +124,7 @@ static Status open_member(Member *member, const GptSource *source, const char *p
     TRY(prefix ? indexed_dataset_open(&member->owned, prefix, source->vocab_size)
                : indexed_dataset_open_mock(&member->owned, source->vocab_size, source->eod));
     member->data = member->owned;
-    if (source->conversations) TRY(open_mask(member, prefix));
+    if (source->conversations) TRY(loss_mask_open(&member->mask, member->data, prefix));
     if (!source->conversations && prefix) TRY(has_no_mask(prefix));
     GptIndexSpec spec = {.data = member->data,
                          .num_samples = num_samples,

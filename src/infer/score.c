@@ -144,6 +144,90 @@ Status score_text(const ScoreModel *model, const ScoreText *text, Perplexity *re
     return status;
 }
 
+// ---- conversations ------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t sequence;
+    int32_t length;
+} Chat;
+
+// Rows of a batch should be of about the same length.
+static int longest_chat_first(const void *a, const void *b) {
+    const Chat *x = a, *y = b;
+    if (x->length != y->length) return x->length > y->length ? -1 : 1;
+    return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+
+static Status read_chat(const ScoreChats *chats, const Chat *chat, int32_t *tokens, int32_t *mask) {
+    TRY(indexed_dataset_read(chats->data, chat->sequence, 0, chat->length, tokens, 1));
+    return indexed_dataset_read(chats->mask, chat->sequence, 0, chat->length, mask, 1);
+}
+
+// tokens [longest + 1] is room for one conversation, masks [batch, longest + 1] for those of a batch.
+static Status score_chat_batch(Rows *rows, const ScoreChats *chats, const Chat *batch, int count,
+                               int32_t *tokens, int32_t *masks, Perplexity *result) {
+    const ScoreModel *model = rows->model;
+    size_t row = (size_t)model->longest + 1;
+    rows_clear(rows);
+    for (int b = 0; b < count; b++) {
+        TRY(read_chat(chats, &batch[b], tokens, masks + (size_t)b * row));
+        rows_set(rows, b, tokens, batch[b].length);
+    }
+    TRY(rows_score(rows));
+    for (int b = 0; b < count; b++)
+        for (int i = 0; i + 1 < batch[b].length; i++) {
+            if (!masks[(size_t)b * row + (size_t)i + 1]) continue;
+            result->tokens++;
+            result->nats += (double)rows->nll[i * model->batch + b];
+        }
+    return OK;
+}
+
+static Status list_chats(const ScoreModel *model, const ScoreChats *chats, Chat *list, int64_t *count) {
+    *count = 0;
+    for (int64_t s = chats->range.first; s < chats->range.end; s++) {
+        int32_t length = indexed_dataset_length(chats->data, s);
+        if (length > model->longest + 1)
+            return fail(ERR_DATA,
+                        "%s: conversation %lld has %d tokens, but --seq-length %d and the one that follows are %d: "
+                        "give --seq-length as it was given to `trireme prepare-chat`",
+                        indexed_dataset_name(chats->data), (long long)s, length, model->longest,
+                        model->longest + 1);
+        if (length >= 2) list[(*count)++] = (Chat){s, length};
+    }
+    qsort(list, (size_t)*count, sizeof *list, longest_chat_first);
+    return OK;
+}
+
+static Status score_listed(const ScoreModel *model, const ScoreChats *chats, const Chat *list, int64_t count,
+                           Perplexity *result) {
+    Rows rows;
+    size_t row = (size_t)model->longest + 1;
+    int32_t *room = malloc((size_t)(model->batch + 1) * row * sizeof *room);
+    CHECK(room, "no memory for %d conversations", model->batch);
+    Status status = rows_open(&rows, model);
+    for (int64_t i = 0; i < count && status == OK; i += model->batch) {
+        int n = count - i < model->batch ? (int)(count - i) : model->batch;
+        status = score_chat_batch(&rows, chats, list + i, n, room, room + row, result);
+    }
+    rows_close(&rows);
+    free(room);
+    return status;
+}
+
+Status score_chats(const ScoreModel *model, const ScoreChats *chats, Perplexity *result) {
+    int64_t count;
+    Chat *list = malloc((size_t)(chats->range.end - chats->range.first + 1) * sizeof *list);
+    CHECK(list, "no memory for a list of conversations");
+    *result = (Perplexity){0};
+    Status status = list_chats(model, chats, list, &count);
+    if (status == OK) status = score_listed(model, chats, list, count, result);
+    free(list);
+    if (status != OK || result->tokens) return status;
+    return fail(ERR_DATA,
+                "this share of the data set has no token that is trained: there is nothing to evaluate");
+}
+
 // ---- requests -----------------------------------------------------------------------------------
 
 static int longest_first(const void *a, const void *b) {

@@ -37,6 +37,18 @@ typedef struct {
 // exactly once. Fails with ERR_DATA for less than two tokens or a token outside the vocabulary; INTERRUPTED.
 Status score_text(const ScoreModel *model, const ScoreText *text, Perplexity *result);
 
+// ---- conversations ------------------------------------------------------------------------------
+
+// Conversations that were prepared for training on the answers: sequences [first, end) of a data set with its loss mask.
+typedef struct {
+    const IndexedDataset *data, *mask;
+    SplitRange range;
+} ScoreChats;
+
+// Scores each conversation by itself, and adds up the tokens that are trained. Fails with ERR_DATA for a conversation
+// longer than the model's rows, and where no token is trained; INTERRUPTED.
+Status score_chats(const ScoreModel *model, const ScoreChats *chats, Perplexity *result);
+
 // ---- requests -----------------------------------------------------------------------------------
 
 // A continuation of a context, and its score.

@@ -21,8 +21,8 @@ typedef struct {
     // Rank 0 scores one of these.
     Requests requests;
     FileWriter answers; // --output; opened first, so that a wrong path fails before the work
-    IndexedDataset *data;
-    SplitRange range;
+    IndexedDataset *data, *mask; // mask: with --sft
+    SplitRange range;            // of sequences
 } EvaluateRun;
 
 // ---- from batch to batch together ---------------------------------------------------------------
@@ -90,10 +90,24 @@ static Status sequence(const ModelJob *job, int *length) {
 
 // ---- --data-path --------------------------------------------------------------------------------
 
+// --split cuts sequences, and of conversations documents, as training does.
+static Status find_range(EvaluateRun *run) {
+    const Options *o = run->job->options;
+    if (!o->sft)
+        return split_range(o->split, indexed_dataset_num_sequences(run->data), SPLIT_VALID, &run->range);
+    SplitRange samples;
+    TRY(split_range(o->split, indexed_dataset_num_documents(run->data), SPLIT_VALID, &samples));
+    run->range = (SplitRange){indexed_dataset_document(run->data, samples.first),
+                              indexed_dataset_document(run->data, samples.end)};
+    return OK;
+}
+
 static Status open_data(EvaluateRun *run) {
     const Options *o = run->job->options;
-    TRY(indexed_dataset_open(&run->data, o->data_path.items[0], run->job->shape.vocabulary));
-    TRY(split_range(o->split, indexed_dataset_num_sequences(run->data), SPLIT_VALID, &run->range));
+    const char *prefix = o->data_path.items[0];
+    TRY(indexed_dataset_open(&run->data, prefix, run->job->shape.vocabulary));
+    if (o->sft) TRY(loss_mask_open(&run->mask, run->data, prefix));
+    TRY(find_range(run));
     if (run->range.first < run->range.end) return OK;
     return fail(ERR_CONFIG,
                 "--split %s has no validation share; --split 0,1,0 takes the whole data set for validation",
@@ -103,8 +117,12 @@ static Status open_data(EvaluateRun *run) {
 static void print_perplexity(const EvaluateRun *run, const Perplexity *p) {
     const Options *o = run->job->options;
     double nats = p->nats / (double)p->tokens;
-    printf("%s, validation share of --split %s: %" PRId64 " tokens in windows of %d\n", o->data_path.items[0],
-           o->split, p->tokens, run->longest);
+    printf("%s, validation share of --split %s: %" PRId64 " tokens ", o->data_path.items[0], o->split,
+           p->tokens);
+    if (o->sft)
+        printf("of the answers in %" PRId64 " conversations\n", run->range.end - run->range.first);
+    else
+        printf("in windows of %d\n", run->longest);
     printf("nats/token %.6f", nats);
     if (p->bytes) printf(", bits/byte %.6f", p->nats / log(2) / (double)p->bytes);
     printf(", perplexity %.6f\n", exp(nats));
@@ -113,15 +131,25 @@ static void print_perplexity(const EvaluateRun *run, const Perplexity *p) {
 static Status score_data(EvaluateRun *run, const ScoreModel *model) {
     ScoreText text = {
         .data = run->data, .range = run->range, .tokenizer = run->job->tokenizer, .window = run->longest};
+    ScoreChats chats = {.data = run->data, .mask = run->mask, .range = run->range};
     Perplexity perplexity;
-    TRY(score_text(model, &text, &perplexity));
+    TRY(run->mask ? score_chats(model, &chats, &perplexity) : score_text(model, &text, &perplexity));
     print_perplexity(run, &perplexity);
     return OK;
+}
+
+// No conversation is longer than the longest one.
+static void limit_to_longest(EvaluateRun *run) {
+    int32_t longest = 2;
+    for (int64_t s = run->range.first; s < run->range.end; s++)
+        if (indexed_dataset_length(run->data, s) > longest) longest = indexed_dataset_length(run->data, s);
+    if (longest - 1 < run->longest) run->longest = longest - 1;
 }
 
 static Status evaluate_data(EvaluateRun *run) {
     TRY(sequence(run->job, &run->longest));
     TRY(comm_agree(run->world, run->leads ? open_data(run) : OK));
+    if (run->mask) limit_to_longest(run);
     TRY(open_model(run));
     return work_together(run, score_data);
 }
@@ -190,6 +218,7 @@ Status evaluate_run(Comm *world, void *arg) {
     Status status = run.job->options->requests ? evaluate_requests(&run) : evaluate_data(&run);
     infer_close(run.infer);
     indexed_dataset_close(run.data);
+    indexed_dataset_close(run.mask);
     requests_free(&run.requests);
     file_writer_abandon(&run.answers);
     return status;
