@@ -1,8 +1,9 @@
 // Exports a model as a Hugging Face folder.
-#include "base/file.h"
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/hugging_face.h"
+#include "checkpoint/foreign/new_folder.h"
 #include "checkpoint/foreign/tensor_stream.h"
+#include "checkpoint/manifest.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,15 +55,6 @@ static Status write_tensors(ModelSource *source, const Mapping *mapping, const c
 
 // ---- the folder ---------------------------------------------------------------------------------------
 
-static Status write_text(const char *path, const Text *text) {
-    FileWriter file;
-    TRY(file_writer_open(&file, path));
-    Status status = file_writer_add(&file, text_string(text), text->size);
-    if (status == OK) return file_writer_finish(&file);
-    file_writer_abandon(&file);
-    return status;
-}
-
 static Status write_config(ModelSource *source, const char *path, FileType type, const Tokenizer *tokenizer) {
     const CheckpointInfo *info = model_source_info(source);
     const Family *family;
@@ -70,15 +62,17 @@ static Status write_config(ModelSource *source, const char *path, FileType type,
     TRY(family_of(&info->shape, &family));
     TRY(shape_check_names(&info->shape, FORMAT_HUGGING_FACE, family));
     config_write(info, family, type, tokenizer, &text);
-    Status status = write_text(path, &text);
+    Status status = folder_write_text(path, &text);
     text_free(&text);
     return status;
 }
 
-static Status path_in(const char *folder, const char *name, char path[4096]) {
-    int size = snprintf(path, 4096, "%s/%s", folder, name);
-    return size < 4096 ? OK : fail(ERR_CREATE, "%s: the name is too long", folder);
-}
+typedef struct {
+    ModelSource *source;
+    Mapping mapping;
+    FileType type;
+    const Tokenizer *tokenizer; // NULL: it has none
+} Export;
 
 static Status write_companions(const ModelSource *source, const char *folder, const Tokenizer *tokenizer) {
     Companions companions;
@@ -88,53 +82,37 @@ static Status write_companions(const ModelSource *source, const char *folder, co
     return status;
 }
 
-static Status fill(ModelSource *source, const Mapping *mapping, const char *folder, FileType type,
-                   const Tokenizer *tokenizer) {
-    char path[4096];
-    TRY(path_in(folder, "config.json", path));
-    TRY(write_config(source, path, type, tokenizer));
+static Status fill(void *self, const char *folder) {
+    const Export *e = self;
+    const Tokenizer *tokenizer = e->tokenizer;
+    char path[PATH_ROOM];
+    TRY(path_join(path, folder, "config.json"));
+    TRY(write_config(e->source, path, e->type, tokenizer));
     if (tokenizer && tokenizer_kind(tokenizer) != TOKENIZER_NULL)
         TRY(tokenizer_save_folder(tokenizer, folder));
-    TRY(write_companions(source, folder, tokenizer));
-    TRY(path_in(folder, "model.safetensors", path));
-    TRY(write_tensors(source, mapping, path, type));
-    return folder_sync(folder);
+    TRY(write_companions(e->source, folder, tokenizer));
+    TRY(path_join(path, folder, "model.safetensors"));
+    return write_tensors(e->source, &e->mapping, path, e->type);
 }
 
-// Writes the folder under a temporary name and renames it when it is complete.
-static Status write_folder(ModelSource *source, const char *folder, FileType type,
-                           const Tokenizer *tokenizer) {
-    char temporary[4096];
-    Mapping mapping;
-    if (file_exists(folder)) return fail(ERR_CREATE, "%s exists and is not replaced", folder);
-    TRY(file_temporary_name(folder, temporary));
-    const ModelShape *shape = &model_source_info(source)->shape;
+static Status write_folder(Export *e, const char *folder) {
+    const ModelShape *shape = &model_source_info(e->source)->shape;
     const Family *family;
     TRY(family_of(shape, &family));
-    TRY(mapping_create(&mapping, shape, family, FORMAT_HUGGING_FACE));
-    Status status = folder_remove(temporary);
-    if (status == OK) status = folder_make(temporary);
-    if (status == OK) status = fill(source, &mapping, temporary, type, tokenizer);
-    if (status == OK) status = file_publish(temporary, folder);
-    mapping_destroy(&mapping);
-    if (status == OK) return OK;
-    char message[1024];
-    snprintf(message, sizeof message, "%s", fail_message());
-    (void)folder_remove(temporary);
-    return fail(status, "%s", message);
+    TRY(mapping_create(&e->mapping, shape, family, FORMAT_HUGGING_FACE));
+    Status status = folder_write_new(folder, fill, e);
+    mapping_destroy(&e->mapping);
+    return status;
 }
 
 Status export_hugging_face(ModelSource *source, const char *folder, FileType type) {
-    char name[4096];
-    int size = snprintf(name, sizeof name, "%s", folder);
     CHECK(file_type_is_float(type), "weights as %s", file_type_name(type));
-    if (size >= (int)sizeof name) return fail(ERR_CREATE, "%s: the name is too long", folder);
-    while (size > 1 && name[size - 1] == '/') name[--size] = 0;
     Tokenizer *tokenizer = NULL;
     Status status = model_source_tokenizer(source, &tokenizer);
     if (status != OK && status != ERR_NO_INPUT) return status;
     if (status == OK) tokenizer_print_note(tokenizer);
-    status = write_folder(source, name, type, status == OK ? tokenizer : NULL);
+    Export e = {.source = source, .type = type, .tokenizer = status == OK ? tokenizer : NULL};
+    status = write_folder(&e, folder);
     tokenizer_close(tokenizer);
     return status;
 }
