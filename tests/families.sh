@@ -15,23 +15,9 @@ packages=(transformers==5.23.0 safetensors gguf)
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 export PYTHONDONTWRITEBYTECODE=1
 
-skip() {
-    echo "skipped: $*"
-    exit 77
-}
-
-venv=${TRIREME_VENV:-$4/families}
-if [[ -z ${TRIREME_VENV:-} && ! -e $venv/complete ]]; then
-    /usr/bin/python3 -c 'import torch, ensurepip; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)' \
-        2>/dev/null || skip "python3-torch is not installed, or older than 2.4"
-    rm -rf "$venv"
-    mkdir -p "$venv"
-    log=$4/families.log
-    /usr/bin/python3 -m venv --system-site-packages "$venv" >"$log" 2>&1 || skip "no virtual environment: $(tail -1 "$log")"
-    timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
-        "${packages[@]}" >>"$log" 2>&1 || skip "packages of the Python index: $(tail -1 "$log")"
-    touch "$venv/complete"
-fi
+# shellcheck source=tests/ecosystem/venv.sh
+source "$here/ecosystem/venv.sh"
+new_venv "$4" families "${packages[@]}"
 "$venv/bin/python" -c 'import torch, gguf, safetensors, transformers; assert transformers.__version__ >= "5."' 2>/dev/null ||
     skip "$venv has no torch, gguf, safetensors and transformers of version 5 or later"
 
