@@ -40,6 +40,11 @@ void run_use_muon(EngineSpec *spec) {
     spec->muon = (MuonOptions){5, 0.95, true, true, "quintic", MUON_SPECTRAL, 0.2};
 }
 
+void run_prefer(EngineSpec *spec, const char *loss) {
+    spec->preference = (PreferenceRule){preference_loss_named(loss), 0.1, 0.05, 0.5};
+    spec->first_keys = spec->positions = true;
+}
+
 void run_make_llama(EngineSpec *spec) {
     ModelShape *s = &spec->shape;
     s->activation = ACTIVATION_SWIGLU, s->position = POSITION_ROTARY, s->rotary_base = 10000;
@@ -100,6 +105,48 @@ static int64_t document_of(int64_t sample, int64_t position, int vocabulary) {
     return position;
 }
 
+// A pair: a prompt of two tokens twice, each with an answer; the rest is padding.
+static int64_t answer_length(int64_t sample, int answer, int sequence) {
+    return (5 + (sample * 7 + answer * 3) % 4) * (sequence / 16);
+}
+
+static int64_t answer_of(int64_t sample, int64_t position, int sequence, bool *trained) {
+    int64_t chosen = answer_length(sample, 0, sequence), both = chosen + answer_length(sample, 1, sequence);
+    int64_t start = position < chosen ? 0 : position < both ? chosen : both;
+    int64_t end = position < chosen ? chosen : position < both ? both : start;
+    *trained = position - start >= 1 && position < end - 1;
+    return start;
+}
+
+// Numbers as a reference model may have them.
+static double run_reference(int64_t sample, int answer, int sequence) {
+    return -4.2 * (double)(answer_length(sample, answer, sequence) - 2) +
+           0.3 * (double)((sample + answer) % 5);
+}
+
+static void make_pairs(const EngineSpec *spec, const Context *context, Batch *batch) {
+    int64_t m = batch->num_microbatches, b = spec->mode.microbatch, each = (int64_t)spec->shape.sequence * b;
+    float *mask = malloc((size_t)(m * each) * sizeof *mask);
+    double(*references)[NUM_ANSWERS] = malloc((size_t)(m * b) * sizeof *references);
+    int32_t *starts = (int32_t *)(uintptr_t)batch->first_keys,
+            *positions = (int32_t *)(uintptr_t)batch->positions;
+    Leaves leaves = leaves_of(&context->groups.topology, spec->virtual_data);
+    CHECK(mask && references, "no memory for pairs");
+    for (int64_t i = 0; i < m * each; i++) {
+        int64_t k = i / each, position = i % each / b, column = i % b;
+        LeafPlace place = leaves_place(&leaves, batch->num_microbatches, (int)k);
+        int64_t sample = batch->consumed + leaves_first_sample(&leaves, place, (int)b) + column;
+        bool trained;
+        starts[i] = (int32_t)answer_of(sample, position, spec->shape.sequence, &trained);
+        positions[i] = (int32_t)position - starts[i];
+        mask[i] = trained;
+        for (int a = 0; a < NUM_ANSWERS; a++)
+            references[k * b + column][a] = run_reference(sample, a, spec->shape.sequence);
+    }
+    batch->mask = mask;
+    batch->references = (const double(*)[NUM_ANSWERS])references;
+}
+
 Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed, int num_microbatches) {
     const ModelShape *s = &spec->shape;
     int64_t m = num_microbatches, b = spec->mode.microbatch, tokens_each = (int64_t)s->sequence * b;
@@ -120,19 +167,22 @@ Batch run_batch(const EngineSpec *spec, const Context *context, int64_t consumed
         first_keys[i] = (int32_t)document_of(sample, position, s->vocabulary);
         positions[i] = (int32_t)position - first_keys[i];
     }
-    return (Batch){.num_microbatches = (int)m,
+    Batch batch = {.num_microbatches = (int)m,
                    .consumed = consumed,
                    .tokens = tokens,
                    .labels = labels,
                    .mask = mask,
                    .first_keys = first_keys,
                    .positions = positions};
+    if (spec->preference.loss) make_pairs(spec, context, &batch);
+    return batch;
 }
 
 void run_batch_free(Batch *batch) {
     free((void *)(uintptr_t)batch->tokens);
     free((void *)(uintptr_t)batch->labels);
     free((void *)(uintptr_t)batch->mask);
+    free((void *)(uintptr_t)batch->references);
     free((void *)(uintptr_t)batch->first_keys);
     free((void *)(uintptr_t)batch->positions);
     *batch = (Batch){0};
@@ -258,6 +308,8 @@ static void train(const RunPlan *plan, Engine *engine, RunResult *result) {
         Batch batch = run_batch(&plan->spec, engine_context(engine), consumed, m);
         StepResult r = engine_train(engine, batch, (StepOptions){plan->lr, 0.1, scaler.scale});
         run_batch_free(&batch);
+        const PairMeans *pairs = engine_pair_means(engine);
+        if (pairs) result->pairs[step] = *pairs;
         result->loss[step] = r.loss, result->norm[step] = r.grad_norm, result->scale[step] = scaler.scale;
         loss_scaler_update(&scaler, !r.finite);
         if (!plan->same_batch) consumed += m * samples;

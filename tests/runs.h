@@ -29,12 +29,15 @@ typedef struct {
     float loss[MAX_RUN_STEPS];
     float evaluation[MAX_RUN_STEPS]; // of a full batch, after the step; 0: there was none
     double norm[MAX_RUN_STEPS], scale[MAX_RUN_STEPS];
+    PairMeans pairs[MAX_RUN_STEPS]; // of runs with pairs
     // Over all elements of all parameters, however they are cut and in whatever order they are visited.
     double checksum[4];
 } RunResult;
 
 // A GPT of `layers` layers small enough for thousands of steps; dropout on.
 EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers, int global_batch);
+// Makes its batches pairs, with a loss of preferences.
+void run_prefer(EngineSpec *spec, const char *loss);
 // Turns its model into a Llama: RMS norms, rotary positions, SwiGLU, grouped queries, no biases, untied.
 void run_make_llama(EngineSpec *spec);
 // Gives its attention a window in two of three layers, sinks, a scale and a cap of scores.

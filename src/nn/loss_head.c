@@ -11,35 +11,51 @@ LossHead loss_head_declare(const Builder *b) {
     return head;
 }
 
-// Each rank has the logits of its own columns.
-static void cross_entropy_cut(Context *c, const LossHead *head, Tensor logits, Tensor dlogits, Tensor max,
-                              Tensor sums, const Microbatch *mb) {
+// The parts of each label's probability, F32 [1, T]: the largest logit, the sum of exp(logit - max), and the label's
+// logit less max.
+typedef struct {
+    Tensor max, sum, target;
+} LossParts;
+
+// Each rank has the logits of its own columns. sum and target are then this rank's share of their sums over tp.
+static void begin_loss(Context *c, const LossHead *head, Tensor logits, Tensor labels, LossParts parts) {
     int64_t first = word_table_first_row(c, head->output.weight);
-    Tensor sum = tensor_rows(sums, 0, 1), target = tensor_rows(sums, 1, 1);
-    loss_max(c->device, c->stream,
-             (LossMax){.logits = logits, .max = max, .first_col = first, .vocabulary = head->vocabulary});
-    tp_all_reduce(c, max, REDUCE_MAX);
+    loss_max(
+        c->device, c->stream,
+        (LossMax){.logits = logits, .max = parts.max, .first_col = first, .vocabulary = head->vocabulary});
+    tp_all_reduce(c, parts.max, REDUCE_MAX);
     loss_sum(c->device, c->stream,
              (LossSum){.logits = logits,
-                       .labels = mb->labels,
-                       .max = max,
-                       .sum = sum,
-                       .target = target,
+                       .labels = labels,
+                       .max = parts.max,
+                       .sum = parts.sum,
+                       .target = parts.target,
                        .first_col = first,
                        .vocabulary = head->vocabulary});
-    tp_all_reduce(c, sums, REDUCE_SUM);
+}
+
+static void finish_loss(Context *c, const LossHead *head, Tensor logits, Tensor dlogits, LossParts parts,
+                        const Microbatch *mb) {
     loss_finish(c->device, c->stream,
                 (LossFinish){.labels = mb->labels,
-                             .max = max,
-                             .sum = sum,
-                             .target = target,
+                             .max = parts.max,
+                             .sum = parts.sum,
+                             .target = parts.target,
                              .mask = mb->mask,
                              .logits = logits,
                              .dlogits = dlogits,
                              .loss = mb->loss,
-                             .first_col = first,
+                             .first_col = word_table_first_row(c, head->output.weight),
                              .vocabulary = head->vocabulary,
                              .scale = mb->loss_scale});
+}
+
+static void cross_entropy_cut(Context *c, const LossHead *head, Tensor logits, Tensor dlogits, Tensor max,
+                              Tensor sums, const Microbatch *mb) {
+    LossParts parts = {max, tensor_rows(sums, 0, 1), tensor_rows(sums, 1, 1)};
+    begin_loss(c, head, logits, mb->labels, parts);
+    tp_all_reduce(c, sums, REDUCE_SUM);
+    finish_loss(c, head, logits, dlogits, parts, mb);
 }
 
 static void cross_entropy_whole(Context *c, const LossHead *head, Tensor logits, Tensor dlogits, Tensor max,
@@ -74,6 +90,13 @@ static Tensor take_dlogits(Context *c, const LossHead *head, Tensor logits, DTyp
     return tensor_take(c->scratch, "gradient of logits", logits.rows, logits.cols, dtype);
 }
 
+// The gradient of logits that were capped becomes that of the logits before.
+static void uncap_gradient(Context *c, const LossHead *head, Tensor logits, Tensor dlogits) {
+    if (head->cap > 0)
+        soft_cap_backward(c->device, c->stream,
+                          (SoftCapBackward){.dy = dlogits, .y = logits, .dx = dlogits, .cap = head->cap});
+}
+
 // Writes the losses to mb->loss, the margins to mb->margin and the gradient of the logits to `dlogits`.
 static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tensor dlogits,
                           const Microbatch *mb) {
@@ -82,9 +105,7 @@ static void cross_entropy(Context *c, const LossHead *head, Tensor logits, Tenso
     bool cut = context_ranks(c, ROLE_TENSOR) > 1;
     (cut ? cross_entropy_cut : cross_entropy_whole)(c, head, logits, dlogits, max, sums, mb);
     if (mb->margin.data) device_copy(c->device, c->stream, mb->margin, tensor_rows(sums, 1, 1));
-    if (head->cap > 0 && mb->training)
-        soft_cap_backward(c->device, c->stream,
-                          (SoftCapBackward){.dy = dlogits, .y = logits, .dx = dlogits, .cap = head->cap});
+    if (mb->training) uncap_gradient(c, head, logits, dlogits);
 }
 
 void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb, Tensor logits) {
@@ -114,22 +135,31 @@ static Microbatch chunk_of(const Microbatch *mb, int64_t first, int64_t count) {
     return chunk;
 }
 
+static Tensor take_logits(Context *c, const LossHead *head, int64_t rows) {
+    return tensor_take(c->scratch, "logits", rows, head->output.weight->value.rows, F32);
+}
+
+static void chunk_logits(Context *c, const LossHead *head, Tensor x, Tensor logits) {
+    linear_forward(c, &head->output, x, (Tensor){0}, logits);
+    cap_logits(c, head, logits);
+}
+
+static void chunk_gradients(Context *c, const LossHead *head, Tensor x, Tensor dlogits, Tensor dx) {
+    linear_input_gradient(c, &head->output, dlogits, dx);
+    linear_weight_gradient(c, &head->output, x, dlogits);
+}
+
 // Computes the losses of some rows of the norm's output and, in training, this rank's partial sum `dx` of their
 // gradient.
 static void head_chunk(Context *c, const LossHead *head, Tensor x, Tensor dx, const Microbatch *chunk,
                        Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
-    int64_t width = head->output.weight->value.rows;
-    Tensor logits = tensor_take(c->scratch, "logits", x.rows, width, F32);
+    Tensor logits = take_logits(c, head, x.rows);
     Tensor dlogits = take_dlogits(c, head, logits, x.dtype);
-    linear_forward(c, &head->output, x, (Tensor){0}, logits);
-    cap_logits(c, head, logits);
+    chunk_logits(c, head, x, logits);
     if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
     cross_entropy(c, head, logits, dlogits, chunk);
-    if (chunk->training) {
-        linear_input_gradient(c, &head->output, dlogits, dx);
-        linear_weight_gradient(c, &head->output, x, dlogits);
-    }
+    if (chunk->training) chunk_gradients(c, head, x, dlogits, dx);
     arena_release(c->scratch, mark);
 }
 
@@ -165,6 +195,77 @@ static void head_whole(Context *c, const LossHead *head, Tensor norm, Tensor dno
     arena_release(c->scratch, mark);
 }
 
+// ---- losses of pairs ----------------------------------------------------------------------------
+
+// The rows of the head's input, their gradient, and what is known of their probabilities.
+typedef struct {
+    Tensor x, dx;   // [T, H]; dx is absent when not training
+    Tensor parts;   // F32 [3, T]: LossParts
+    Tensor weights; // F32 [1, T]: of each label's cross-entropy in the loss
+    Tensor logits;  // of all rows, where these are one chunk; else absent
+    int64_t step;   // rows of a chunk
+} PairHead;
+
+static LossParts parts_of(const PairHead *p, int64_t first, int64_t count) {
+    LossParts parts;
+    Tensor *rows[] = {&parts.max, &parts.sum, &parts.target};
+    for (int i = 0; i < 3; i++) *rows[i] = tensor_part(tensor_rows(p->parts, i, 1), first, count);
+    return parts;
+}
+
+static void pairs_forward(Context *c, const LossHead *head, const PairHead *p, const Microbatch *mb) {
+    for (int64_t first = 0; first < p->x.rows; first += p->step) {
+        ArenaMark mark = arena_mark(c->scratch);
+        int64_t count = p->x.rows - first < p->step ? p->x.rows - first : p->step;
+        Tensor logits = p->logits.data ? p->logits : take_logits(c, head, count);
+        chunk_logits(c, head, tensor_rows(p->x, first, count), logits);
+        begin_loss(c, head, logits, tensor_part(mb->labels, first, count), parts_of(p, first, count));
+        arena_release(c->scratch, mark);
+    }
+    tp_all_reduce(c, tensor_rows(p->parts, 1, 2), REDUCE_SUM);
+}
+
+// The loss needs both sums over all tokens of a pair before any weight is known.
+static void pairs_weigh(Context *c, const PairHead *p, const Microbatch *mb) {
+    int64_t tokens = p->x.rows;
+    float *sums = mb->pairs->room, *targets = sums + tokens, *weights = targets + tokens;
+    device_download(c->device, c->stream, sums, tensor_rows(p->parts, 1, 2));
+    pairs_compute(mb->pairs, tokens, sums, targets, weights);
+    device_upload(c->device, c->stream, p->weights, weights);
+}
+
+// Logits of several chunks are computed again.
+static void pairs_backward(Context *c, const LossHead *head, const PairHead *p, const Microbatch *mb) {
+    for (int64_t first = 0; first < p->x.rows; first += p->step) {
+        ArenaMark mark = arena_mark(c->scratch);
+        int64_t count = p->x.rows - first < p->step ? p->x.rows - first : p->step;
+        Tensor x = tensor_rows(p->x, first, count);
+        Tensor logits = p->logits.data ? p->logits : take_logits(c, head, count);
+        Tensor dlogits = take_dlogits(c, head, logits, x.dtype);
+        Microbatch chunk = chunk_of(mb, first, count);
+        chunk.mask = tensor_part(p->weights, first, count);
+        if (!p->logits.data) chunk_logits(c, head, x, logits);
+        finish_loss(c, head, logits, dlogits, parts_of(p, first, count), &chunk);
+        uncap_gradient(c, head, logits, dlogits);
+        chunk_gradients(c, head, x, dlogits, tensor_rows(p->dx, first, count));
+        arena_release(c->scratch, mark);
+    }
+}
+
+static void head_pairs(Context *c, const LossHead *head, Tensor norm, Tensor dnorm, const Microbatch *mb) {
+    ArenaMark mark = arena_mark(c->scratch);
+    PairHead p = {.x = tp_gather(c, norm), .dx = dnorm.data ? tp_reduce_begin(c, dnorm) : dnorm};
+    p.step = c->mode.whole_logits ? p.x.rows : chunk_tokens(c, head, p.x.rows);
+    p.parts = tensor_take(c->scratch, "loss max, sum and target", 3, p.x.rows, F32);
+    p.weights = tensor_take(c->scratch, "weights of losses", 1, p.x.rows, F32);
+    if (p.step >= p.x.rows) p.logits = take_logits(c, head, p.x.rows);
+    pairs_forward(c, head, &p, mb);
+    pairs_weigh(c, &p, mb);
+    if (dnorm.data) pairs_backward(c, head, &p, mb);
+    if (dnorm.data) tp_reduce_end(c, p.dx, dnorm);
+    arena_release(c->scratch, mark);
+}
+
 void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Microbatch *mb,
                      Tensor logits_copy) {
     ArenaMark mark = arena_mark(c->scratch);
@@ -173,7 +274,9 @@ void loss_head_apply(Context *c, const LossHead *head, Tensor hidden, const Micr
     Tensor dnorm = {0};
     if (mb->training)
         dnorm = tensor_take(c->scratch, "gradient of final norm", hidden.rows, hidden.cols, hidden.dtype);
-    if (c->mode.whole_logits)
+    if (mb->pairs)
+        head_pairs(c, head, norm.y, dnorm, mb);
+    else if (c->mode.whole_logits)
         head_whole(c, head, norm.y, dnorm, mb, logits_copy);
     else
         head_chunks(c, head, norm.y, dnorm, mb, logits_copy);

@@ -7,6 +7,7 @@
 #include "device/ops.h"
 #include "layout/leaves.h"
 #include "layout/topology.h"
+#include "nn/preference.h"
 #include "nn/shape.h"
 
 // ---- context: all that a layer may use ----------------------------------------------------------
@@ -71,10 +72,13 @@ typedef struct {
     // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent; and the position of
     // each token in its document, where absent that in its sequence.
     Tensor first_key, positions;
-    Tensor mask;          // F32 [1, T]: 1 for labels that count, else 0; absent: all count
-    Tensor loss;          // F32 [1, T], written by the last stage
-    Tensor margin;        // F32 [1, T] or absent; receives the label's logit less the largest logit
-    float loss_scale;     // factor of the gradient of each token that counts
+    Tensor mask;   // F32 [1, T]: 1 for labels that count, else 0; absent: all count
+    Tensor loss;   // F32 [1, T], written by the last stage
+    Tensor margin; // F32 [1, T] or absent; receives the label's logit less the largest logit
+    // Of a microbatch of pairs, or NULL: the loss is one of preferences. The head writes the outcomes of the pairs in
+    // place of losses of tokens; `mask` is absent.
+    const PairBatch *pairs;
+    float loss_scale;     // factor of the gradient of each token that counts, or of each pair
     int64_t first_sample; // number of its first sample in the whole run
     int64_t samples;      // B
     LeafPlace place;      // where its gradients belong (Params.leaves)

@@ -47,6 +47,8 @@ typedef struct {
     bool positions;         // batches have positions of tokens
     bool per_token;         // the loss is the mean over the step's tokens, not of the microbatches' means
     bool audits;            // some steps are audited
+    // Of batches of pairs, which have first keys and no loss mask on the device; loss NULL: batches are no pairs.
+    PreferenceRule preference;
 } EngineSpec;
 
 // The memory of one rank in bytes. It is measured by running the trainer's own step on the null device; the arenas
@@ -105,6 +107,8 @@ typedef struct {
     const int32_t *tokens; // [m, S*B], row s*B + b; for the first stage
     const int32_t *labels; // [m, S*B]; for the last stage
     const float *mask;     // [m, S*B] of 0 and 1, or NULL; for the last stage
+    // [m*B] of pairs: log-probabilities of both answers by the reference model, or NULL; for the last stage
+    const double (*references)[NUM_ANSWERS];
     // [m, S*B] where the spec has them, for every stage: Microbatch.first_key and .positions
     const int32_t *first_keys, *positions;
 } Batch;
@@ -121,9 +125,19 @@ typedef struct {
     bool differs;     // its audit found a difference, on every rank; the step changed no parameter
 } StepResult;
 
+// Means over the pairs of a step or an evaluation.
+typedef struct {
+    double reward[NUM_ANSWERS], log_probability[NUM_ANSWERS];
+    double accuracy; // the share of pairs whose chosen answer has the larger reward
+} PairMeans;
+
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
 StepResult engine_train(Engine *engine, Batch batch, StepOptions options);
 float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.   Collective over the world
+// Of the last step or evaluation, on every rank; NULL where batches are no pairs.
+const PairMeans *engine_pair_means(const Engine *engine);
+// The outcomes of this rank's pairs of that batch [m*B]; NULL on ranks without the last stage.
+const PairOutcome *engine_pair_outcomes(const Engine *engine);
 // The part of engine_train before the optimizer's step. For tests of gradients.
 StepResult engine_gradients(Engine *engine, Batch batch, double loss_scale);
 

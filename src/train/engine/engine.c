@@ -74,6 +74,15 @@ static Status find_pools(Engine *e) {
     return OK;
 }
 
+static bool take_pairs(Engine *e) {
+    size_t m = (size_t)e->spec.num_microbatches, b = (size_t)e->spec.mode.microbatch;
+    if (!e->spec.preference.loss || !e->last) return true;
+    e->pairs = calloc(m, sizeof *e->pairs);
+    e->outcomes = calloc(m * b, sizeof *e->outcomes);
+    e->pair_room = malloc(3 * (size_t)step_tokens(e) * sizeof *e->pair_room);
+    return e->pairs && e->outcomes && e->pair_room;
+}
+
 Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const EngineMemory *memory) {
     bool measuring = !memory->total;
     e->spec = *spec;
@@ -94,7 +103,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     TRY(runtime_open(&e->runtime, &runtime, world));
     e->microbatches = calloc((size_t)spec->num_microbatches, sizeof *e->microbatches);
     e->host_losses = malloc((size_t)(spec->num_microbatches * step_tokens(e)) * sizeof *e->host_losses);
-    if (!e->microbatches || !e->host_losses)
+    if (!e->microbatches || !e->host_losses || !take_pairs(e))
         return fail(ERR_OS, "no memory for %d microbatches", spec->num_microbatches);
     if (measuring) TRY(find_pools(e));
     if (spec->audits) TRY(audit_create(e));
@@ -117,6 +126,9 @@ void engine_close(Engine *e) {
     audit_destroy(e);
     free(e->microbatches);
     free(e->host_losses);
+    free(e->pairs);
+    free(e->outcomes);
+    free(e->pair_room);
     free(e);
 }
 
@@ -167,9 +179,10 @@ Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
 
 // ---- a step -------------------------------------------------------------------------------------
 
-// The tokens of a microbatch that count.
+// The tokens of a microbatch that count, or its pairs.
 static double num_counted(const Engine *e, const Batch *batch, int microbatch) {
     int64_t tokens = step_tokens(e);
+    if (e->spec.preference.loss) return e->spec.mode.microbatch;
     if (!batch->mask) return (double)tokens;
     double count = 0;
     for (int64_t i = 0; i < tokens; i++) count += (double)batch->mask[microbatch * tokens + i];
@@ -221,6 +234,21 @@ void engine_upload(Engine *e, const Batch *batch) {
     upload_batch(e, batch);
 }
 
+// The pairs of microbatch k; NULL where there are none here.
+static const PairBatch *pairs_of(Engine *e, const Batch *batch, int k) {
+    int b = e->spec.mode.microbatch;
+    if (!e->pairs) return NULL;
+    e->pairs[k] =
+        (PairBatch){.rule = e->spec.preference,
+                    .samples = b,
+                    .mask = batch->mask ? batch->mask + k * step_tokens(e) : NULL,
+                    .starts = batch->mask ? batch->first_keys + k * step_tokens(e) : NULL,
+                    .reference = batch->references ? batch->references + (size_t)k * (size_t)b : NULL,
+                    .room = e->pair_room,
+                    .outcomes = e->outcomes + (size_t)k * (size_t)b};
+    return &e->pairs[k];
+}
+
 void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *at) {
     int b = e->spec.mode.microbatch, d = context_ranks(&e->runtime.context, ROLE_DATA);
     e->microbatches[k] = (Microbatch){
@@ -230,6 +258,7 @@ void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *a
         .first_key = row_or_absent(e->first_keys, k),
         .positions = row_or_absent(e->positions, k),
         .loss = row_or_absent(e->losses, k),
+        .pairs = pairs_of(e, batch, k),
         .loss_scale = (float)(at->loss_scale / (counted_tokens(e, batch, k) * at->microbatches * d)),
         .first_sample = batch->consumed + leaves_first_sample(at->leaves, at->place, b),
         .samples = b,
@@ -248,28 +277,67 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
     }
 }
 
-// Two sums over the microbatches of leaves [first, first + count) of this rank, added as their gradients are: of their
-// mean losses, or per token of their losses, and of the tokens that count.
+// Sums over the microbatches of leaves [first, first + count) of this rank, added as their gradients are: of their mean
+// losses, or per token of their losses; of the tokens that count; and of the means of their pairs.
 typedef struct {
     double loss, tokens;
+    PairMeans pairs;
 } LossSums;
+enum { NUM_LOSS_SUMS = sizeof(LossSums) / sizeof(double) };
 
-static LossSums sums_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
-    if (count > 1) {
-        LossSums left = sums_of_leaves(e, batch, first, count / 2);
-        LossSums right = sums_of_leaves(e, batch, first + count / 2, count / 2);
-        return (LossSums){left.loss + right.loss, left.tokens + right.tokens};
-    }
-    int each = batch->num_microbatches / e->leaves.count;
-    int64_t tokens = step_tokens(e);
-    LossSums sums = {0, 0};
-    for (int k = first * each; k < (first + 1) * each; k++) {
-        double one = 0;
-        for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
-        sums.loss += e->spec.per_token ? one : one / counted_tokens(e, batch, k);
-        sums.tokens += num_counted(e, batch, k);
+static void add_sums(LossSums *sums, const LossSums *more) {
+    double *to = &sums->loss;
+    const double *from = &more->loss;
+    for (int i = 0; i < NUM_LOSS_SUMS; i++) to[i] += from[i];
+}
+
+static LossSums sums_of_pairs(const Engine *e, int microbatch) {
+    LossSums sums = {0};
+    double each = 1.0 / e->spec.mode.microbatch;
+    const PairBatch *pairs = &e->pairs[microbatch];
+    for (int64_t i = 0; i < pairs->samples; i++) {
+        const PairOutcome *one = &pairs->outcomes[i];
+        sums.loss += each * one->loss;
+        sums.pairs.accuracy += one->reward[CHOSEN] > one->reward[REJECTED] ? each : 0;
+        for (int a = 0; a < NUM_ANSWERS; a++) {
+            sums.pairs.reward[a] += each * one->reward[a];
+            sums.pairs.log_probability[a] += each * one->log_probability[a];
+        }
     }
     return sums;
+}
+
+static LossSums sums_of_microbatch(const Engine *e, const Batch *batch, int k) {
+    int64_t tokens = step_tokens(e);
+    double one = 0;
+    if (e->pairs) return sums_of_pairs(e, k);
+    for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
+    return (LossSums){.loss = e->spec.per_token ? one : one / counted_tokens(e, batch, k),
+                      .tokens = num_counted(e, batch, k)};
+}
+
+static LossSums sums_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
+    LossSums sums = {0}, more;
+    if (count > 1) {
+        sums = sums_of_leaves(e, batch, first, count / 2);
+        more = sums_of_leaves(e, batch, first + count / 2, count / 2);
+        add_sums(&sums, &more);
+        return sums;
+    }
+    int each = batch->num_microbatches / e->leaves.count;
+    for (int k = first * each; k < (first + 1) * each; k++) {
+        more = sums_of_microbatch(e, batch, k);
+        add_sums(&sums, &more);
+    }
+    return sums;
+}
+
+static void set_pair_means(Engine *e, const PairMeans *sums, double count) {
+    e->pair_means.accuracy = sums->accuracy / count;
+    for (int a = 0; a < NUM_ANSWERS; a++) {
+        e->pair_means.reward[a] = sums->reward[a] / count;
+        e->pair_means.log_probability[a] = sums->log_probability[a] / count;
+    }
 }
 
 // The mean over microbatches and data ranks of each microbatch's mean loss, or per token the mean over all tokens that
@@ -277,19 +345,23 @@ static LossSums sums_of_leaves(const Engine *e, const Batch *batch, int first, i
 static double mean_loss(Engine *e, const Batch *batch) {
     const Context *c = &e->runtime.context;
     int m = batch->num_microbatches;
-    LossSums sums = {0, 0};
+    double microbatches = m * context_ranks(c, ROLE_DATA);
+    LossSums sums = {0};
     rank_doing("mean loss");
     if (e->last) {
-        device_download(e->runtime.device, c->stream, e->host_losses, first_rows(e->losses, m));
+        if (!e->pairs)
+            device_download(e->runtime.device, c->stream, e->host_losses, first_rows(e->losses, m));
         sums = sums_of_leaves(e, batch, 0, e->leaves.count);
-        double both[] = {sums.loss, sums.tokens};
-        comm_all_reduce_host(context_group(c, ROLE_DATA), both, e->spec.per_token ? 2 : 1,
+        comm_all_reduce_host(context_group(c, ROLE_DATA), &sums.loss,
+                             e->pairs            ? NUM_LOSS_SUMS
+                             : e->spec.per_token ? 2
+                                                 : 1,
                              e->leaves.tree ? REDUCE_TREE : REDUCE_SUM);
-        sums = (LossSums){both[0], both[1]};
     }
     comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sums, sizeof sums, c->groups.topology.ends[1]);
     e->step_tokens = fmax(sums.tokens, 1);
-    return sums.loss / (e->spec.per_token ? e->step_tokens : m * context_ranks(c, ROLE_DATA));
+    set_pair_means(e, &sums.pairs, microbatches);
+    return sums.loss / (e->spec.per_token ? e->step_tokens : microbatches);
 }
 
 // What the gradients of a step must be divided by: the loss scale, and per token the share of the tokens that count.
@@ -354,6 +426,12 @@ float engine_evaluate(Engine *e, Batch batch) {
     pipeline_evaluate(e->pipeline, e->microbatches);
     return (float)mean_loss(e, &batch);
 }
+
+const PairMeans *engine_pair_means(const Engine *e) {
+    return e->spec.preference.loss ? &e->pair_means : NULL;
+}
+
+const PairOutcome *engine_pair_outcomes(const Engine *e) { return e->outcomes; }
 
 const EngineMemory *engine_memory(const Engine *e) { return &e->memory; }
 

@@ -25,6 +25,11 @@ struct Engine {
     double step_tokens; // with spec.per_token: the tokens of the step that count, over all data ranks
     Microbatch *microbatches;
     float *host_losses;
+    // Of batches of pairs: of each microbatch, of each pair; [3, T]; the means of the last batch.
+    PairBatch *pairs;
+    PairOutcome *outcomes;
+    float *pair_room;
+    PairMeans pair_means;
     bool first, last;  // this rank holds the first, the last stage
     bool grads_zeroed; // by the first step: before it they take no memory beside initial values on the host
     const StepListener *listener; // of a recorded step; NULL in training
