@@ -114,8 +114,8 @@ typedef struct {
     bool conversations;
 } GptSource;
 
-// Opens PREFIX_loss_mask, which has a 1 for each token of PREFIX, a data set of conversations, that is trained. Fails with
-// ERR_NO_INPUT where there is none, and ERR_DATA where it is that of other data.
+// Opens PREFIX_loss_mask, which has a 1 for each token of PREFIX, a data set of conversations, that is trained. Fails
+// with ERR_NO_INPUT where there is none, and ERR_DATA where it is that of other data.
 Status loss_mask_open(IndexedDataset **mask, const IndexedDataset *data, const char *prefix);
 
 // Opens the datasets as well, and owns them. Members and their order are Megatron-LM's: weights are scaled to a

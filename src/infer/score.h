@@ -39,7 +39,8 @@ Status score_text(const ScoreModel *model, const ScoreText *text, Perplexity *re
 
 // ---- conversations ------------------------------------------------------------------------------
 
-// Conversations that were prepared for training on the answers: sequences [first, end) of a data set with its loss mask.
+// Conversations that were prepared for training on the answers: sequences [first, end) of a data set with its loss
+// mask.
 typedef struct {
     const IndexedDataset *data, *mask;
     SplitRange range;
