@@ -177,8 +177,9 @@ static void answers_of_conversations(void) {
         ScoreModel model = score_model(&m);
         Perplexity expected = expected_of_chats(2, 8);
         EXPECT_OK(score_chats(&model, &(ScoreChats){data, mask, {2, 8}}, &p));
-        EXPECT(p.tokens == expected.tokens && p.nats == expected.nats, "B %d: %lld tokens, %g nats, not %lld, %g",
-               batch, (long long)p.tokens, p.nats, (long long)expected.tokens, expected.nats);
+        EXPECT(p.tokens == expected.tokens && p.nats == expected.nats,
+               "B %d: %lld tokens, %g nats, not %lld, %g", batch, (long long)p.tokens, p.nats,
+               (long long)expected.tokens, expected.nats);
     }
     Model small = {2, 10, 0, 0}, stops = {2, 12, 0, 1};
     ScoreModel model = score_model(&small);

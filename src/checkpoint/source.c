@@ -140,8 +140,7 @@ static bool is_folder(const char *path) {
 static Status no_step(const char *save, int64_t step, const int64_t *steps, int count) {
     enum { MAX_LISTED = 20 };
     Text list = {0};
-    for (int i = 0; i < count && i < MAX_LISTED; i++)
-        text_add(&list, "%s%" PRId64, i ? ", " : "", steps[i]);
+    for (int i = 0; i < count && i < MAX_LISTED; i++) text_add(&list, "%s%" PRId64, i ? ", " : "", steps[i]);
     if (count > MAX_LISTED) text_add(&list, " and %d older ones", count - MAX_LISTED);
     Status status = fail(ERR_NO_INPUT, "%s: there is no checkpoint of step %" PRId64 "; there %s %s", save,
                          step, count == 1 ? "is" : "are", text_string(&list));

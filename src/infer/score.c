@@ -188,11 +188,11 @@ static Status list_chats(const ScoreModel *model, const ScoreChats *chats, Chat 
     for (int64_t s = chats->range.first; s < chats->range.end; s++) {
         int32_t length = indexed_dataset_length(chats->data, s);
         if (length > model->longest + 1)
-            return fail(ERR_DATA,
-                        "%s: conversation %lld has %d tokens, but --seq-length %d and the one that follows are %d: "
-                        "give --seq-length as it was given to `trireme prepare-chat`",
-                        indexed_dataset_name(chats->data), (long long)s, length, model->longest,
-                        model->longest + 1);
+            return fail(
+                ERR_DATA,
+                "%s: conversation %lld has %d tokens, but --seq-length %d and the one that follows are %d: "
+                "give --seq-length as it was given to `trireme prepare-chat`",
+                indexed_dataset_name(chats->data), (long long)s, length, model->longest, model->longest + 1);
         if (length >= 2) list[(*count)++] = (Chat){s, length};
     }
     qsort(list, (size_t)*count, sizeof *list, longest_chat_first);

@@ -20,7 +20,7 @@ typedef struct {
     Infer *infer;
     // Rank 0 scores one of these.
     Requests requests;
-    FileWriter answers; // --output; opened first, so that a wrong path fails before the work
+    FileWriter answers;          // --output; opened first, so that a wrong path fails before the work
     IndexedDataset *data, *mask; // mask: with --sft
     SplitRange range;            // of sequences
 } EvaluateRun;

@@ -276,10 +276,11 @@ void reporter_nothing_to_train(Reporter *r, int64_t iteration, int64_t consumed,
     fprintf(stderr, "nothing to train: iteration %" PRId64 " of %s %" PRId64 "%s\n", iteration,
             samples ? "the" : "--train-iters", end, samples ? " that --train-samples makes" : "");
     if (iteration > end)
-        fprintf(stderr,
-                "the checkpoint is beyond this end: --ckpt-step N takes an older one, a --train-%s of more than %" PRId64
-                " goes on from it, --finetune begins anew with its weights\n",
-                samples ? "samples" : "iters", samples ? consumed : iteration);
+        fprintf(
+            stderr,
+            "the checkpoint is beyond this end: --ckpt-step N takes an older one, a --train-%s of more than %" PRId64
+            " goes on from it, --finetune begins anew with its weights\n",
+            samples ? "samples" : "iters", samples ? consumed : iteration);
     else if (iteration > 0)
         fprintf(
             stderr,

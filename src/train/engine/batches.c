@@ -166,7 +166,8 @@ static Status find_vocabulary(const Options *o, int *vocabulary, int *eod, Text 
     bool is_mock = o->mock_data && !batches_names_tokenizer(o);
     *vocabulary = o->vocab_size;
     *eod = is_mock ? *vocabulary - 1 : -1;
-    bool needed = !is_mock && (o->vocab_size == INT_UNSET || needs_end_token(o) || batches_names_tokenizer(o));
+    bool needed =
+        !is_mock && (o->vocab_size == INT_UNSET || needs_end_token(o) || batches_names_tokenizer(o));
     bool useful = !is_mock && is_of_model(o); // it is used where there is one
     Status status = needed || useful ? read_tokenizer(o, vocabulary, eod, found) : OK;
     return status == ERR_NO_INPUT && !needed ? OK : status;
