@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
 # What belongs to a published model beside its weights stays with it: through training, on any grid, and into the files
-# of other programs.
+# of other programs. Training that would mix it with another model's is refused.
 # Usage: belongings_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
 set -uo pipefail
 # shellcheck source=tests/script.sh
 source "${BASH_SOURCE%/*}/script.sh" "$@"
 
+refused() {
+    local code=$1 words=$2 status
+    shift 2
+    timeout -k 5 180 "$trireme" "$@" >refused.log 2>&1 </dev/null
+    status=$?
+    [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(tail -3 refused.log)"
+    grep -qF -e "$words" refused.log || complain "$*: '$words' is not in $(tail -3 refused.log)"
+}
 run() { "$trireme" "$@" >run.log 2>&1 || complain "$*: $(tail -3 run.log)"; }
 # same FILE FOLDER FOLDER
 same() { cmp -s "$2/$1" "$3/$1" || complain "$1 of $3 is not that of $2"; }
@@ -22,6 +30,7 @@ published() {
 }
 names=(generation_config.json chat_template.jinja tokenizer_config.json special_tokens_map.json tokenizer.json)
 corpus=(--data-path documents --micro-batch-size 1 --global-batch-size 8 --lr 1e-4 "${no_evaluation[@]}")
+tune=(train "${corpus[@]}" --train-iters 2 --finetune)
 whole=(--data-path documents --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1
     --global-batch-size 8 --lr 1e-3)
 
@@ -85,4 +94,33 @@ if check "a run that goes on from a checkpoint in memory keeps it, too"; then
     keeps "$(compgen -G 'memory/step-*' | sort | tail -1)"
 fi
 
+# ---- another model's tokenizer ------------------------------------------------------------------------------
+if check "data of another tokenizer of the same size are refused"; then
+    with_model
+    sed 'y/abcdefghijklmnopqrstuvwxyz/bcdefghijklmnopqrstuvwxyza/' documents.jsonl | sed 's/"ufyu"/"text"/' >others.jsonl
+    run preprocess --input others.jsonl --output-prefix others --vocab-size 400
+    [[ $(grep -c . others.tokenizer.json) == "$(grep -c . documents.tokenizer.json)" ]] || complain "the sizes differ"
+    for from in model random; do
+        refused 78 "the tokenizer of the data is another one than that of the model of --load $from: its token" \
+            "${tune[@]}" --data-path others --load "$from" --save others
+        refused 78 "--tokenizer-model $from" "${tune[@]}" --data-path others --load "$from"
+    done
+    [[ ! -e others ]] || complain "others was made"
+fi
+
+# ---- where a run saves --------------------------------------------------------------------------------------
+if check "a run does not save among the files of a model, or before the steps of another run"; then
+    with_model
+    find model -type f -exec sha256sum {} + | sort >before
+    refused 78 "--save model: a model is there" "${tune[@]}" --load model --save model
+    refused 78 "another folder, such as model-tuned" "${tune[@]}" --load random --save model
+    find model -type f -exec sha256sum {} + | sort >after
+    cmp -s before after || complain "the model was changed: $(diff before after)"
+    train first --train-iters 4 --finetune --load model --save taken
+    refused 78 "--save taken holds step 4 of an earlier run" "${tune[@]}" --load model --save taken
+    refused 78 "give --load taken and leave out --finetune" "${tune[@]}" --load taken --save taken
+    train goes-on --train-iters 6 --load taken --save taken
+    run import model --save imported-there
+    train from-import --train-iters 2 --finetune --load imported-there --save imported-there
+fi
 finish

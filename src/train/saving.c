@@ -79,12 +79,40 @@ Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t fro
     return comm_agree(saver->world, checks ? check_room(saver->options, shape, from, end) : OK);
 }
 
+static Status check_no_model(const Options *o) {
+    if (!model_is_there(o->save)) return OK;
+    return fail(ERR_CONFIG,
+                "--save %s: a model is there, and checkpoints do not go among its files: name another "
+                "folder, such as %s-tuned",
+                o->save, o->save);
+}
+
+// What goes on with --load would take the later steps of another run.
+static Status check_no_steps(const Options *o) {
+    int64_t *steps = NULL, newest = 0;
+    int count = 0;
+    if (!o->finetune) return OK;
+    TRY(checkpoint_steps(o->save, &steps, &count));
+    if (count) newest = steps[0];
+    free(steps);
+    if (!newest) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--save %s holds step %" PRId64
+        " of an earlier run, and --finetune begins at step 0: --load %s would go on with the earlier "
+        "run's steps. To go on with that run give --load %s and leave out --finetune; to begin anew save "
+        "to another folder, or remove these checkpoints",
+        o->save, newest, o->save, o->save);
+}
+
 static Status open_first(Saver *saver, const atomic_int *stopped) {
     const Options *o = saver->options;
+    TRY(check_no_model(o));
     saver->records = calloc((size_t)comm_size(saver->world), sizeof *saver->records);
     if (!saver->records)
         return fail(ERR_OS, "no memory for the records of %d ranks", comm_size(saver->world));
     TRY(checkpoint_lock(o->save, o->lock_timeout, stopped, &saver->lock));
+    TRY(check_no_steps(o));
     options_save(o, FOR_TRAIN, &saver->config);
     return batches_tokenizer(o, &saver->tokenizer);
 }

@@ -117,30 +117,66 @@ Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
     return OK;
 }
 
-// The number of tokens of the tokenizer beside the model of --load; -1: there is none.
-static int model_tokens(const Options *o) {
+// Opens the tokenizer beside the model of --load; NULL: there is none that can be opened.
+static Tokenizer *model_tokenizer(const Options *o) {
     ModelSource *source = NULL;
     Tokenizer *tokenizer = NULL;
-    int tokens = -1;
-    if (model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step) != OK)
-        return tokens;
-    if (model_source_tokenizer(source, &tokenizer) == OK) tokens = tokenizer_vocab_size(tokenizer);
-    tokenizer_close(tokenizer);
+    if (!o->load || model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step) != OK)
+        return NULL;
+    if (model_source_tokenizer(source, &tokenizer) != OK) tokenizer = NULL;
     model_source_close(source);
-    return tokens;
+    return tokenizer;
 }
 
 // A model may have more entries than its own tokenizer has tokens. With another tokenizer the numbers must be equal.
-static Status same_vocabulary(const Options *o, int *vocabulary) {
+static Status same_size(const Options *o, const Tokenizer *own, int *vocabulary) {
     int tokens = *vocabulary;
-    if (options_have_null_tokenizer(o) || !is_of_model(o) || tokens == o->vocab_size) return OK;
+    if (!is_of_model(o) || tokens == o->vocab_size) return OK;
     *vocabulary = o->vocab_size;
-    if (tokens < o->vocab_size && tokens == model_tokens(o)) return OK;
+    if (tokens < o->vocab_size && own && tokens == tokenizer_vocab_size(own)) return OK;
     return fail(
         ERR_CONFIG,
         "the tokenizer of the data has %d tokens, but the model of --load %s has a vocabulary of %d: use "
         "data that were made with the model's own tokenizer",
         tokens, o->load, o->vocab_size);
+}
+
+// The first token that two tokenizers of the same kind spell differently; -1: there is none.
+static int first_difference(const Tokenizer *a, const Tokenizer *b) {
+    int count = tokenizer_vocab_size(a), other = tokenizer_vocab_size(b);
+    if (other < count) count = other;
+    for (int id = 0; id < count; id++)
+        if (strcmp(tokenizer_spelling(a, id), tokenizer_spelling(b, id)) != 0) return id;
+    return -1;
+}
+
+// To a model the numbers of tokens mean what its own tokenizer says, also where another one has as many.
+static Status same_tokens(const Options *o, const Tokenizer *data, const Tokenizer *own) {
+    if (!own || tokenizer_kind(own) == TOKENIZER_NULL || tokenizer_hash(data) == tokenizer_hash(own))
+        return OK;
+    Text how = {0};
+    int id = first_difference(data, own);
+    if (id < 0)
+        text_add(&how, "it has %d tokens, the model's %d", tokenizer_vocab_size(data),
+                 tokenizer_vocab_size(own));
+    else
+        text_add(&how, "its token %d is \"%.40s\", the model's \"%.40s\"", id, tokenizer_spelling(data, id),
+                 tokenizer_spelling(own, id));
+    Status status = fail(ERR_CONFIG,
+                         "the tokenizer of the data is another one than that of the model of --load %s: %s. "
+                         "Prepare the data with the model's: --tokenizer-model %s",
+                         o->load, text_string(&how), o->load);
+    text_free(&how);
+    return status;
+}
+
+static Status same_vocabulary(const Options *o, const Tokenizer *data, int *vocabulary) {
+    if (options_have_null_tokenizer(o)) return OK;
+    Tokenizer *own = model_tokenizer(o);
+    Status status = same_size(o, own, vocabulary);
+    if (status == OK) status = same_tokens(o, data, own);
+    tokenizer_close(own);
+    return status;
 }
 
 static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *found) {
@@ -155,8 +191,9 @@ static Status read_tokenizer(const Options *o, int *vocabulary, int *eod, Text *
     if (found)
         text_add(found, "the tokenizer\t%d tokens, end of document %d, hash %016" PRIx64 "\n", *vocabulary,
                  *eod, tokenizer_hash(tokenizer));
+    Status status = fits ? same_vocabulary(o, tokenizer, vocabulary) : OK;
     tokenizer_close(tokenizer);
-    if (fits) return same_vocabulary(o, vocabulary);
+    if (fits) return status;
     return fail(ERR_CONFIG, "--vocab-size %d differs from the tokenizer's %d: leave it out", o->vocab_size,
                 *vocabulary);
 }
