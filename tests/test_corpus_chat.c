@@ -1,80 +1,9 @@
 // Tests conversations: their shapes, the tokens that are trained, packing, and what is refused with file and line.
 #include "base/rng.h"
-#include "corpus/chat.h"
+#include "chat_fixture.h"
 #include "corpus/chat_format.h"
 #include "corpus/chat_pack.h"
-#include "small_tokenizer.h"
 #include <inttypes.h>
-
-static const char MARKED[] =
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
-    "{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-static const char UNMARKED[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-                               "{{ m.content }}<|im_end|>{{ '\\n' }}{% endfor %}"
-                               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-
-// ---- a model's folder -----------------------------------------------------------------------------------------
-
-static void put(const char *name, const char *text) {
-    EXPECT_OK(file_write(harness_path(name), text, strlen(text)));
-}
-
-static void make_folder(const char *template) {
-    Parts parts = plain;
-    parts.added = "{\"id\": 261, \"content\": \"<|endoftext|>\", \"special\": true},"
-                  "{\"id\": 262, \"content\": \"<|im_start|>\", \"special\": true},"
-                  "{\"id\": 263, \"content\": \"<|im_end|>\", \"special\": true}";
-    Text tokenizer = json_of(parts), config = {0};
-    EXPECT_OK(folder_make(harness_path("model")));
-    text_add(&config, "{\"eos_token\": \"<|im_end|>\"");
-    if (template) {
-        text_add(&config, ", \"chat_template\": ");
-        json_add_string(&config, template, strlen(template));
-    }
-    text_add(&config, "}");
-    EXPECT_OK(file_write(harness_path("model/tokenizer.json"), tokenizer.data, tokenizer.size));
-    EXPECT_OK(file_write(harness_path("model/tokenizer_config.json"), config.data, config.size));
-    text_free(&tokenizer);
-    text_free(&config);
-}
-
-// The job of one file of lines.
-typedef struct {
-    char input[4096], prefix[4096], folder[4096];
-    const char *inputs[1];
-    ChatJob job;
-} Small;
-
-static void small_job(Small *s, const char *lines) {
-    put("chats.jsonl", lines);
-    snprintf(s->input, sizeof s->input, "%s", harness_path("chats.jsonl"));
-    snprintf(s->prefix, sizeof s->prefix, "%s", harness_path("chats"));
-    snprintf(s->folder, sizeof s->folder, "%s", harness_path("model"));
-    s->inputs[0] = s->input;
-    s->job = (ChatJob){.inputs = s->inputs,
-                       .num_inputs = 1,
-                       .output_prefix = s->prefix,
-                       .tokenizer_path = s->folder,
-                       .seq_length = 255,
-                       .pack = true,
-                       .workers = 1};
-}
-
-// ---- shapes and masks ---------------------------------------------------------------------------------------
-
-// Adds the text, with '[' and ']' around what is trained.
-static Status note(void *self, const ChatSample *sample) {
-    Text *out = self;
-    for (size_t i = 0; i < sample->count; i++) {
-        int before = i ? sample->mask[i - 1] : 0;
-        if (sample->mask[i] != before) text_add(out, "%s", before ? "]" : "[");
-        TRY(tokenizer_decode(sample->tokenizer, &sample->tokens[i], 1, out));
-    }
-    text_add(out, "%s\n", sample->mask[sample->count - 1] ? "]" : "");
-    return OK;
-}
 
 static void expect_marked(const char *template, const char *lines, bool last_only, const char *expected) {
     Small small;
@@ -178,18 +107,6 @@ static void weights_count(void) {
 }
 
 // ---- what is refused ----------------------------------------------------------------------------------------
-
-static void expect_refused(Small *small, Status status, const char *words) {
-    ChatSummary summary;
-    Status got = chat_prepare(&small->job, &summary);
-    EXPECT(got == status && strstr(fail_message(), words), "%s\nis expected, got %d:\n%s", words, (int)got,
-           fail_message());
-    if (got == OK) text_free(&summary.left_out);
-    Text made = {0};
-    text_add(&made, "%s.idx", small->prefix);
-    EXPECT(!file_exists(made.data), "a data set was written");
-    text_free(&made);
-}
 
 #define ANSWERED "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
 
@@ -393,7 +310,7 @@ static void packing_keeps_all(void) {
     int32_t tokens[ROOM], mask[ROOM];
     bool seen[PACKED] = {false};
     int64_t total = 0;
-    EXPECT_OK(chat_packer_open(packer, harness_path("packed"), 1000, ROOM, true));
+    EXPECT_OK(chat_packer_open(packer, harness_path("packed"), 1000, ROOM, PACK));
     for (int i = 0; i < PACKED; i++) {
         size_t length = length_of(i);
         for (size_t k = 0; k < length; k++) {
@@ -438,7 +355,7 @@ static void the_fullest_is_taken(void) {
     ChatPacker *packer = calloc(1, sizeof *packer);
     int32_t zeros[ROOM] = {0};
     IndexedDataset *set;
-    EXPECT_OK(chat_packer_open(packer, harness_path("fullest"), 1000, ROOM, true));
+    EXPECT_OK(chat_packer_open(packer, harness_path("fullest"), 1000, ROOM, PACK));
     for (int i = 0; i < 4; i++) EXPECT_OK(chat_packer_add(packer, zeros, zeros, LENGTHS[i]));
     EXPECT_OK(chat_packer_flush(packer));
     EXPECT_OK(indexed_writer_finish(packer->mask));

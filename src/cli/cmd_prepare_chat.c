@@ -56,7 +56,8 @@ static Status show_sample(void *self, const ChatSample *s) {
     int64_t trained = 0;
     Status status = OK;
     for (size_t i = 0; i < s->count; i++) trained += s->mask[i];
-    text_add(&out, "%s:%" PRId64 ": %zu tokens, %" PRId64 " trained", s->path, s->line, s->count, trained);
+    text_add(&out, "%s:%" PRId64 ": %s%s%zu tokens, %" PRId64 " trained", s->path, s->line,
+             s->answer ? s->answer : "", s->answer ? ", " : "", s->count, trained);
     if (s->whole > (int64_t)s->count) text_add(&out, ", truncated from %" PRId64, s->whole);
     text_add(&out, "\n");
     for (size_t first = 0, end; first < s->count && status == OK; first = end) {
@@ -86,6 +87,10 @@ static Status check_options(const Options *o) {
         return fail(
             ERR_USAGE,
             "prepare-chat needs --output-prefix PREFIX, or --preview N to show N conversations alone");
+    if (o->preferences && !strcmp(o->too_long, "truncate"))
+        return fail(ERR_CONFIG,
+                    "--too-long truncate with --preferences: of a truncated answer nobody has said that it "
+                    "is better or worse; use --too-long drop");
     if (o->seq_length == INT_UNSET)
         return fail(ERR_CONFIG, "prepare-chat needs --seq-length, the one of the training, such as 2048");
     return OK;
@@ -97,16 +102,15 @@ static double percent(int64_t part, int64_t whole) {
 
 static void print_summary(const ChatJob *job, const ChatSummary *s) {
     if (!job->output_prefix) return;
-    printf("%s: %" PRId64 " conversations, %" PRId64 " tokens, %" PRId64
-           " trained (%.1f %%), vocabulary %d\n",
-           job->output_prefix, s->conversations, s->tokens, s->trained, percent(s->trained, s->tokens),
+    const char *what = job->preferences ? "pair" : "conversation";
+    printf("%s: %" PRId64 " %ss, %" PRId64 " tokens, %" PRId64 " trained (%.1f %%), vocabulary %d\n",
+           job->output_prefix, s->conversations, what, s->tokens, s->trained, percent(s->trained, s->tokens),
            s->vocab_size);
-    printf("  %" PRId64 " samples of %d + 1 tokens, %.1f %% full; the longest conversation has %" PRId64
-           " tokens\n",
-           s->samples, job->seq_length, percent(s->tokens, s->samples * ((int64_t)job->seq_length + 1)),
+    printf("  %" PRId64 " samples of %d + 1 tokens, %.1f %% full; the longest %s has %" PRId64 " tokens\n",
+           s->samples, job->seq_length, percent(s->tokens, s->samples * ((int64_t)job->seq_length + 1)), what,
            s->longest);
     if (s->truncated) printf("  truncated %" PRId64 " conversations\n", s->truncated);
-    if (s->dropped) printf("  dropped %" PRId64 " conversations that are too long\n", s->dropped);
+    if (s->dropped) printf("  dropped %" PRId64 " %ss that are too long\n", s->dropped, what);
     if (s->bad_lines) printf("  left out %" PRId64 " bad lines\n", s->bad_lines);
     printf("%s", text_string(&s->left_out));
 }
@@ -137,6 +141,7 @@ Status cmd_prepare_chat(Options *o) {
         .tokenizer_path = o->tokenizer_model,
         .template = o->chat_template,
         .seq_length = o->seq_length,
+        .preferences = o->preferences,
         .pack = o->pack,
         .last_answer_only = !strcmp(o->train_on, "last"),
         .too_long = !strcmp(o->too_long, "truncate") ? CHAT_TRUNCATE

@@ -39,7 +39,7 @@ static const Screen screens[] = {
      "trireme prepare-chat --input chats.jsonl --tokenizer-model FOLDER --seq-length 2048 --output-prefix chats\n"
      "trireme prepare-chat --chat-template chatml --print-template >mine.jinja   # to change it\n",
      {OPT_input, OPT_tokenizer_model, OPT_output_prefix, OPT_seq_length, OPT_chat_template, OPT_preview,
-      OPT_too_long, OPT_pack, OPT_train_on, OPT_workers, OPT_config, -1}},
+      OPT_preferences, OPT_too_long, OPT_pack, OPT_train_on, OPT_workers, OPT_config, -1}},
     {FOR_TOKENIZER,
      "trireme tokenizer train --input src/ --vocab-size 32768 --output FOLDER # tokenizer.json and more\n"
      "trireme tokenizer encode --tokenizer-model PATH [FILE ...]              # ids, a line for each file\n"

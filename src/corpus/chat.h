@@ -2,7 +2,8 @@
 //
 // The data set is two indexed ones of the same shape: PREFIX has the tokens, PREFIX_loss_mask a 1 for each token that
 // is trained and a 0 for every other. A sequence is a conversation, and a document is a sample: the conversations that
-// are packed into one window. docs/finetune.md has the rules.
+// are packed into one window. In a data set of preferences a sample is a pair, of two sequences, and the mask is
+// PREFIX_preference_mask. docs/finetune.md has the rules.
 #pragma once
 #include "corpus/corpus.h"
 
@@ -12,6 +13,7 @@ typedef enum { CHAT_REFUSE, CHAT_TRUNCATE, CHAT_DROP } ChatTooLong;
 typedef struct {
     const char *path;
     int64_t line;
+    const char *answer; // of a pair, "chosen" or "rejected"; else NULL
     const Tokenizer *tokenizer;
     const int32_t *tokens, *mask; // [count]
     size_t count;
@@ -25,6 +27,7 @@ typedef struct {
     const char *tokenizer_path; // for tokenizer_open_path
     const char *template;       // a file, or the name of a built-in one; NULL: the model's own
     int seq_length;             // a sample has at most seq_length + 1 tokens
+    bool preferences;           // lines are pairs, and so are samples
     bool pack;                  // several conversations to a sample
     bool last_answer_only;      // earlier answers are not trained
     ChatTooLong too_long;       // what becomes of a longer conversation
@@ -41,7 +44,7 @@ typedef struct {
 } ChatJob;
 
 typedef struct {
-    int64_t conversations, samples; // written
+    int64_t conversations, samples; // written; of preferences both are pairs
     int64_t tokens, trained;        // of these
     int64_t truncated, dropped; // longer than a sample; dropped also where truncation left nothing to train
     int64_t longest;            // tokens of the longest conversation that was read

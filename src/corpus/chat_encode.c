@@ -97,7 +97,7 @@ static Status find_answer(ChatWorker *w, const Conversation *c, size_t k) {
 
 static Status find_answers(ChatWorker *w, const Conversation *c) {
     for (size_t k = 0; k < c->messages->count; k++)
-        if (message_is_trained(&c->messages->items[k])) TRY(find_answer(w, c, k));
+        if (conversation_trains(c, k)) TRY(find_answer(w, c, k));
     return OK;
 }
 
@@ -118,12 +118,12 @@ static Status count_spans(ChatWorker *w, const Conversation *c, size_t messages,
         messages);
 }
 
-// Leaves out the stretches of answers of weight 0: from the last to the first, so that what is before stays in place.
+// Leaves out the stretches of answers that are not trained: from the last to the first, so that what is before stays in
+// place.
 static Status leave_out(ChatWorker *w, const Conversation *c) {
     JinjaOutput *o = &w->whole;
     for (size_t k = c->messages->count, first, end; k-- > 0;) {
-        const Json *message = &c->messages->items[k];
-        if (!message_is_answer(message) || message_is_trained(message)) continue;
+        if (!message_is_answer(&c->messages->items[k]) || conversation_trains(c, k)) continue;
         TRY(count_spans(w, c, k, &first));
         TRY(count_spans(w, c, k + 1, &end));
         if (first >= end) continue;
@@ -238,5 +238,28 @@ Status chat_encode(ChatWorker *w, const Json *line, TokenList *tokens, TokenList
     Status status = conversation_read(&c, line);
     if (status == OK) status = encode_conversation(w, &c, tokens, mask);
     conversation_free(&c);
+    return status;
+}
+
+static bool same_tokens(const TokenList *tokens, size_t before, size_t middle) {
+    size_t chosen = middle - before, rejected = tokens->count - middle;
+    return chosen == rejected &&
+           !memcmp(tokens->ids + before, tokens->ids + middle, chosen * sizeof *tokens->ids);
+}
+
+Status chat_encode_pair(ChatWorker *w, const Json *line, TokenList *tokens, TokenList *mask, size_t *chosen) {
+    Conversation pair[2];
+    size_t before = tokens->count;
+    *chosen = 0;
+    Status status = pair_read(pair, line);
+    if (status == OK) status = encode_conversation(w, &pair[0], tokens, mask);
+    if (status == OK) *chosen = tokens->count - before;
+    if (status == OK) status = encode_conversation(w, &pair[1], tokens, mask);
+    conversation_free(&pair[0]);
+    conversation_free(&pair[1]);
+    if (status == OK && same_tokens(tokens, before, before + *chosen))
+        status = fail(ERR_DATA,
+                      "\"chosen\" and \"rejected\" have the same tokens: there is nothing to prefer; leave "
+                      "the line out");
     return status;
 }

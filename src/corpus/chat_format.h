@@ -5,7 +5,7 @@
 // trained when it lies, as a whole or in part, in a stretch of text that an answer takes. Which stretches these are:
 //
 // 1. Where the template has {% generation %} blocks, what these write. Where an answer k has the weight 0, the blocks
-//    that messages up to and with k have beyond messages before k are left out.
+//    that messages up to and with k have beyond messages before k are left out. So are answers in the prompt of a pair.
 // 2. Else, for each answer k, the text is rendered twice more: messages before k, with add_generation_prompt true (P),
 //    and messages up to and with k, without it (Q). P must begin Q, and Q must begin the whole text: then the answer is
 //    what Q has beyond P, less blanks at its end that follow a special token (the line end behind <|im_end|>). Where
@@ -54,6 +54,9 @@ void chat_worker_close(ChatWorker *worker);
 // Appends the tokens of the conversation, and for each 1 or 0: it is trained or not; the first one never is. Fails with
 // ERR_DATA, in words to which the caller adds the place; INTERRUPTED when `stopped` is set.
 Status chat_encode(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask);
+// The same for both conversations of a pair, the chosen one first: it has `chosen` tokens.
+Status chat_encode_pair(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask,
+                        size_t *chosen);
 
 // A built-in template.
 typedef struct {

@@ -33,7 +33,7 @@ static Status need_string(const Json *line, const char *key, const Json **string
     return fail(ERR_DATA, "\"%s\" is %s: it has to be a string", key, *string ? "no string" : "missing");
 }
 
-static void add_value(const Json *value, Text *out) {
+void json_add_value(const Json *value, Text *out) {
     static const char *const WORDS[] = {"null", "false", "true"};
     if (value->type <= JSON_TRUE) text_add(out, "%s", WORDS[value->type]);
     if (value->type == JSON_NUMBER) text_add_bytes(out, value->string, value->size);
@@ -44,7 +44,7 @@ static void add_value(const Json *value, Text *out) {
         if (i) text_add(out, ", ");
         if (value->items[i].key) json_add_string(out, value->items[i].key, value->items[i].key_size);
         if (value->items[i].key) text_add(out, ": ");
-        add_value(&value->items[i], out);
+        json_add_value(&value->items[i], out);
     }
     text_add(out, value->type == JSON_ARRAY ? "]" : "}");
 }
@@ -52,7 +52,7 @@ static void add_value(const Json *value, Text *out) {
 static void add_values(const Json *list, Text *out) {
     for (size_t i = 0; i < list->count; i++) {
         if (out->data[out->size - 1] != '[') text_add(out, ", ");
-        add_value(&list->items[i], out);
+        json_add_value(&list->items[i], out);
     }
 }
 
@@ -85,7 +85,7 @@ static Status of_share_gpt(const Json *turns, Text *out) {
         TRY(need_string(&turns->items[i], "value", &value));
         begin_message(out, role, value);
         if (weight) text_add(out, ", \"weight\": ");
-        if (weight) add_value(weight, out);
+        if (weight) json_add_value(weight, out);
         text_add(out, "}");
     }
     return OK;
@@ -108,10 +108,9 @@ static Status add_history(const Json *history, Text *out) {
     return OK;
 }
 
-static Status of_alpaca(const Json *line, Text *out) {
-    const Json *instruction, *output, *input;
+static Status add_instruction(const Json *line, Text *out) {
+    const Json *instruction, *input;
     TRY(need_string(line, "instruction", &instruction));
-    TRY(need_string(line, "output", &output));
     TRY(may_have_string(line, "input", &input));
     TRY(add_history(json_member(line, "history"), out));
     Text both = {0};
@@ -123,26 +122,35 @@ static Status of_alpaca(const Json *line, Text *out) {
     Json question = {.type = JSON_STRING, .string = text_string(&both), .size = both.size};
     add_message(out, "user", &question);
     text_free(&both);
+    return OK;
+}
+
+static Status of_alpaca(const Json *line, Text *out) {
+    const Json *output;
+    TRY(add_instruction(line, out));
+    TRY(need_string(line, "output", &output));
     add_message(out, "assistant", output);
     return OK;
 }
 
 // ---- {"prompt": ..., "completion": ...}: strings, or lists of messages ---------------------------------------
 
-static Status of_prompt(const Json *line, Text *out) {
-    static const char *const ROLES[] = {"user", "assistant"};
-    const Json *parts[] = {json_member(line, "prompt"), json_member(line, "completion")};
-    for (int i = 0; i < 2; i++) {
-        if (parts[i] && parts[i]->type == JSON_STRING) {
-            add_message(out, ROLES[i], parts[i]);
-            continue;
-        }
-        if (!parts[i] || parts[i]->type != JSON_ARRAY)
-            return fail(ERR_DATA, "\"%s\" is %s: it has to be a string or a list of messages",
-                        i ? "completion" : "prompt", parts[i] ? "neither" : "missing");
-        add_values(parts[i], out);
-    }
+// A string is a message of this role.
+static Status add_part(const Json *line, const char *key, const char *role, Text *out) {
+    const Json *part = json_member(line, key);
+    if (!part || (part->type != JSON_STRING && part->type != JSON_ARRAY))
+        return fail(ERR_DATA, "\"%s\" is %s: it has to be a string or a list of messages", key,
+                    part ? "neither" : "missing");
+    if (part->type == JSON_STRING)
+        add_message(out, role, part);
+    else
+        add_values(part, out);
     return OK;
+}
+
+static Status of_prompt(const Json *line, Text *out) {
+    TRY(add_part(line, "prompt", "user", out));
+    return add_part(line, "completion", "assistant", out);
 }
 
 // ---- which shape ----------------------------------------------------------------------------------------------
@@ -238,7 +246,11 @@ static int weight_of(const Json *message) {
     return !json_double(weight, &value) || (value != 0 && value != 1) ? -1 : (int)value;
 }
 
-bool message_is_trained(const Json *message) { return message_is_answer(message) && weight_of(message) == 1; }
+static bool is_trained(const Json *message) { return message_is_answer(message) && weight_of(message) == 1; }
+
+bool conversation_trains(const Conversation *c, size_t message) {
+    return message >= c->prompt && is_trained(&c->messages->items[message]);
+}
 
 static Status check_messages(const Json *messages) {
     static const char *const ROLES[] = {"system", "user", "assistant", "tool", "developer"};
@@ -258,7 +270,7 @@ static Status check_messages(const Json *messages) {
                         "message %zu: \"weight\" is neither 0 nor 1: an answer is trained or it is not",
                         i + 1);
         answered = answered || message_is_answer(&messages->items[i]);
-        trained = trained || message_is_trained(&messages->items[i]);
+        trained = trained || is_trained(&messages->items[i]);
     }
     if (answered && !trained)
         return fail(ERR_DATA,
@@ -270,11 +282,30 @@ static Status check_messages(const Json *messages) {
                       "assistant, or leave the line out");
 }
 
+static Status is_no_pair(const Json *line) {
+    if (!json_member(line, "chosen") || !json_member(line, "rejected")) return OK;
+    return fail(ERR_DATA,
+                "\"chosen\" and \"rejected\" are a pair of answers: add --preferences, with which all "
+                "lines are pairs, or name the one to train on \"completion\"");
+}
+
+// Checks the messages, and adds what the line has beside them.
+static Status complete(Conversation *c, const Json *line) {
+    const Json *tools = json_member(line, "tools");
+    TRY(check_list(c->messages, "messages"));
+    TRY(add_system(c, line));
+    if (tools && tools->type == JSON_ARRAY && tools->count) c->tools = tools;
+    if (tools && tools->type != JSON_ARRAY && tools->type != JSON_NULL)
+        return fail(ERR_DATA, "\"tools\" has to be a list of JSON schemas");
+    return check_messages(c->messages);
+}
+
 Status conversation_read(Conversation *c, const Json *line) {
     *c = (Conversation){0};
     Shape shape = MESSAGES;
+    TRY(is_no_pair(line));
     TRY(find_shape(line, &shape));
-    const Json *turns = json_member(line, KEYS[shape]), *tools = json_member(line, "tools");
+    const Json *turns = json_member(line, KEYS[shape]);
     if (shape == MESSAGES || shape == SHARE_GPT) TRY(check_list(turns, KEYS[shape]));
     // Some data sets have messages under ShareGPT's key.
     bool ready = shape == MESSAGES || (shape == SHARE_GPT && json_member(&turns->items[0], "role"));
@@ -282,12 +313,51 @@ Status conversation_read(Conversation *c, const Json *line) {
         c->messages = turns;
     else
         TRY(make(c, line, shape));
-    TRY(check_list(c->messages, "messages"));
-    TRY(add_system(c, line));
-    if (tools && tools->type == JSON_ARRAY && tools->count) c->tools = tools;
-    if (tools && tools->type != JSON_ARRAY && tools->type != JSON_NULL)
-        return fail(ERR_DATA, "\"tools\" has to be a list of JSON schemas");
-    return check_messages(c->messages);
+    return complete(c, line);
+}
+
+// ---- parts of a pair -------------------------------------------------------------------------------------------
+
+Status conversation_of_text(Conversation *c, const Text *text, const Json *line) {
+    *c = (Conversation){0};
+    TRY(replace(c, text));
+    return complete(c, line);
+}
+
+static Status add_turns(const Json *turns, const char *key, Text *out) {
+    TRY(check_list(turns, key));
+    if (json_member(&turns->items[0], "from")) return of_share_gpt(turns, out);
+    add_values(turns, out);
+    return OK;
+}
+
+Status prompt_add(const Json *line, Text *out) {
+    Shape shape = MESSAGES;
+    TRY(find_shape(line, &shape));
+    if (shape == PROMPT) return add_part(line, "prompt", "user", out);
+    if (shape == ALPACA) return add_instruction(line, out);
+    return add_turns(json_member(line, KEYS[shape]), KEYS[shape], out);
+}
+
+bool has_prompt(const Json *line) {
+    for (int i = 0; i < NUM_SHAPES; i++)
+        if (json_member(line, KEYS[i])) return true;
+    return false;
+}
+
+bool turn_is_answer(const Json *turn) {
+    const char *role = role_of(json_member(turn, "from"));
+    return message_is_answer(turn) || (role && !strcmp(role, "assistant"));
+}
+
+Status answer_add(const Json *line, const char *key, Text *out) {
+    const Json *answer = json_member(line, key);
+    if (answer->type == JSON_STRING) {
+        add_message(out, "assistant", answer);
+        return OK;
+    }
+    Json one = {.type = JSON_ARRAY, .items = answer, .count = 1};
+    return add_turns(answer->type == JSON_OBJECT ? &one : answer, key, out);
 }
 
 void conversation_free(Conversation *c) {

@@ -4,10 +4,10 @@
 #include "base/text.h"
 #include <stdlib.h>
 
-Status chat_packer_open(ChatPacker *p, const char *prefix, int vocab_size, size_t room, bool pack) {
-    *p = (ChatPacker){.room = room, .pack = pack};
+Status chat_packer_open(ChatPacker *p, const char *prefix, int vocab_size, size_t room, Packing packing) {
+    *p = (ChatPacker){.room = room, .pack = packing == PACK};
     Text mask = {0};
-    text_add(&mask, "%s_loss_mask", prefix);
+    text_add(&mask, "%s%s", prefix, packing == PACK_PAIRS ? PREFERENCE_MASK : LOSS_MASK);
     Status status = indexed_writer_open(&p->tokens, prefix, vocab_size);
     if (status == OK) status = indexed_writer_open(&p->mask, mask.data, 2);
     text_free(&mask);
@@ -56,6 +56,22 @@ static int fullest(const ChatPacker *p, size_t tokens) {
     return best;
 }
 
+static void append(OpenSample *s, const int32_t *tokens, const int32_t *mask, size_t count) {
+    token_list_add(&s->tokens, tokens, count);
+    token_list_add(&s->mask, mask, count);
+    array_grow(&s->lengths, sizeof *s->lengths, s->count + 1, &s->capacity);
+    s->lengths[s->count++] = count;
+}
+
+Status chat_packer_add_pair(ChatPacker *p, const int32_t *tokens, const int32_t *mask, size_t chosen,
+                            size_t rejected) {
+    OpenSample *s = &p->open[p->num_open];
+    *s = (OpenSample){0};
+    append(s, tokens, mask, chosen);
+    append(s, tokens + chosen, mask + chosen, rejected);
+    return write_sample(p, p->num_open++);
+}
+
 Status chat_packer_add(ChatPacker *p, const int32_t *tokens, const int32_t *mask, size_t count) {
     int at = p->pack ? fullest(p, count) : -1;
     if (at < 0) {
@@ -64,10 +80,7 @@ Status chat_packer_add(ChatPacker *p, const int32_t *tokens, const int32_t *mask
         p->open[at] = (OpenSample){0};
     }
     OpenSample *s = &p->open[at];
-    token_list_add(&s->tokens, tokens, count);
-    token_list_add(&s->mask, mask, count);
-    array_grow(&s->lengths, sizeof *s->lengths, s->count + 1, &s->capacity);
-    s->lengths[s->count++] = count;
+    append(s, tokens, mask, count);
     // Below two tokens nothing can be trained.
     return !p->pack || p->room - s->tokens.count < 2 ? write_sample(p, at) : OK;
 }

@@ -18,7 +18,7 @@ enum { MAX_BAD_SHOWN = 5 };
 typedef struct {
     const char *path;
     int64_t line, whole;
-    size_t count;
+    size_t count, chosen; // chosen: of a pair, the tokens of the chosen answer's conversation; else 0
 } Encoded;
 
 typedef struct {
@@ -65,7 +65,8 @@ static Status about(const Document *d, Status status) {
     return status;
 }
 
-static Status read_line(ChatWorker *w, ChatSlot *slot, const Document *d) {
+static Status read_line(const ChatRun *run, ChatWorker *w, ChatSlot *slot, const Document *d,
+                        size_t *chosen) {
     const char *line = slot->batch.raw + d->start;
     Json *root;
     if (!d->line)
@@ -82,7 +83,8 @@ static Status read_line(ChatWorker *w, ChatSlot *slot, const Document *d) {
                     "%s:1: a list over many lines is no JSON lines: `jq -c '.[]' FILE` makes them of it",
                     d->path);
     TRY(status);
-    status = chat_encode(w, root, &slot->tokens, &slot->mask);
+    status = run->job->preferences ? chat_encode_pair(w, root, &slot->tokens, &slot->mask, chosen)
+                                   : chat_encode(w, root, &slot->tokens, &slot->mask);
     json_free(root);
     return status == OK || status == INTERRUPTED ? status : about(d, status);
 }
@@ -93,21 +95,37 @@ static bool any_trained(const int32_t *mask, size_t count) {
     return false;
 }
 
-// Refuses, truncates or drops a conversation that is longer than a sample. Sets *keep.
-static Status fit(const ChatRun *run, const Document *d, ChatSlot *slot, size_t before, bool *keep) {
+static Status refuse_long(const ChatRun *run, const Document *d, size_t count, size_t chosen) {
+    char parts[80] = "";
+    bool pair = run->job->preferences;
+    if (pair)
+        snprintf(parts, sizeof parts, " (%zu with the chosen answer, %zu with the other)", chosen,
+                 count - chosen);
+    return fail(
+        ERR_DATA,
+        "%s:%" PRId64
+        ": a %s of %zu tokens%s, but a sample has %d (--seq-length %d and the one that follows): give a "
+        "larger --seq-length, or --too-long %s",
+        d->path, d->line, pair ? "pair" : "conversation", count, parts, run->job->seq_length + 1,
+        run->job->seq_length, pair ? "drop" : "truncate or drop");
+}
+
+// Both answers of a pair need tokens that are trained.
+static bool can_train(const int32_t *mask, size_t count, size_t chosen) {
+    return any_trained(mask + chosen, count - chosen) && (!chosen || any_trained(mask, chosen));
+}
+
+// Refuses, truncates or drops a conversation, or a pair, that is longer than a sample. Sets *keep.
+static Status fit(const ChatRun *run, const Document *d, ChatSlot *slot, size_t before, size_t chosen,
+                  bool *keep) {
     size_t count = slot->tokens.count - before, room = (size_t)run->job->seq_length + 1;
     bool too_long = count > room;
     if ((int64_t)count > slot->longest) slot->longest = (int64_t)count;
     *keep = true;
-    if (too_long && run->job->too_long == CHAT_REFUSE)
-        return fail(ERR_DATA,
-                    "%s:%" PRId64
-                    ": a conversation of %zu tokens, but a sample has %zu (--seq-length %d and the one that "
-                    "follows): give a larger --seq-length, or --too-long truncate or drop",
-                    d->path, d->line, count, room, run->job->seq_length);
+    if (too_long && run->job->too_long == CHAT_REFUSE) return refuse_long(run, d, count, chosen);
     if (too_long) slot->tokens.count = slot->mask.count = before + room;
     *keep = !(too_long && run->job->too_long == CHAT_DROP) &&
-            any_trained(slot->mask.ids + before, slot->mask.count - before);
+            can_train(slot->mask.ids + before, slot->mask.count - before, chosen);
     if (!*keep && !too_long)
         return fail(ERR_DATA,
                     "%s:%" PRId64
@@ -117,18 +135,19 @@ static Status fit(const ChatRun *run, const Document *d, ChatSlot *slot, size_t 
 }
 
 static Status take_document(const ChatRun *run, ChatWorker *w, ChatSlot *slot, const Document *d) {
-    size_t before = slot->tokens.count;
+    size_t before = slot->tokens.count, chosen = 0;
     bool keep;
-    Status status = read_line(w, slot, d);
+    Status status = read_line(run, w, slot, d, &chosen);
     int64_t whole = (int64_t)(slot->tokens.count - before);
-    if (status == OK) status = fit(run, d, slot, before, &keep);
+    if (status == OK) status = fit(run, d, slot, before, chosen, &keep);
     if (status != OK || !keep) {
         slot->tokens.count = slot->mask.count = before;
         slot->dropped += status == OK;
         return status;
     }
     array_grow(&slot->encoded, sizeof *slot->encoded, slot->num_encoded + 1, &slot->capacity);
-    slot->encoded[slot->num_encoded++] = (Encoded){d->path, d->line, whole, slot->tokens.count - before};
+    slot->encoded[slot->num_encoded++] =
+        (Encoded){d->path, d->line, whole, slot->tokens.count - before, chosen};
     return OK;
 }
 
@@ -167,16 +186,25 @@ static Status work(void *self, int worker, int at) {
     return OK;
 }
 
+static Status show_part(ChatRun *run, const Encoded *e, const char *answer, const int32_t *tokens,
+                        const int32_t *mask, size_t count) {
+    return run->job->show(run->job->self,
+                          &(ChatSample){.path = e->path,
+                                        .line = e->line,
+                                        .answer = answer,
+                                        .tokenizer = run->tokenizer,
+                                        .tokens = tokens,
+                                        .mask = mask,
+                                        .count = count,
+                                        .whole = (int64_t)count + e->whole - (int64_t)e->count});
+}
+
 static Status show(ChatRun *run, const Encoded *e, const int32_t *tokens, const int32_t *mask) {
     if (!run->job->show || run->shown == run->job->num_shown) return OK;
     run->shown++;
-    return run->job->show(run->job->self, &(ChatSample){.path = e->path,
-                                                        .line = e->line,
-                                                        .tokenizer = run->tokenizer,
-                                                        .tokens = tokens,
-                                                        .mask = mask,
-                                                        .count = e->count,
-                                                        .whole = e->whole});
+    if (!e->chosen) return show_part(run, e, NULL, tokens, mask, e->count);
+    TRY(show_part(run, e, "chosen", tokens, mask, e->chosen));
+    return show_part(run, e, "rejected", tokens + e->chosen, mask + e->chosen, e->count - e->chosen);
 }
 
 static Status keep(ChatRun *run, const Encoded *e, const int32_t *tokens, const int32_t *mask) {
@@ -186,7 +214,9 @@ static Status keep(ChatRun *run, const Encoded *e, const int32_t *tokens, const 
     s->truncated += e->whole > (int64_t)e->count;
     for (size_t i = 0; i < e->count; i++) s->trained += mask[i];
     TRY(show(run, e, tokens, mask));
-    return run->job->output_prefix ? chat_packer_add(&run->packer, tokens, mask, e->count) : OK;
+    if (!run->job->output_prefix) return OK;
+    return e->chosen ? chat_packer_add_pair(&run->packer, tokens, mask, e->chosen, e->count - e->chosen)
+                     : chat_packer_add(&run->packer, tokens, mask, e->count);
 }
 
 static void note(ChatRun *run, const ChatSlot *slot) {
@@ -247,7 +277,10 @@ static Status open_tools(ChatRun *run) {
     for (int i = 0; i < job->workers; i++) TRY(chat_worker_open(&run->workers[i], &run->format));
     if (!job->output_prefix) return OK;
     return chat_packer_open(&run->packer, job->output_prefix, run->summary->vocab_size,
-                            (size_t)job->seq_length + 1, job->pack);
+                            (size_t)job->seq_length + 1,
+                            job->preferences ? PACK_PAIRS
+                            : job->pack      ? PACK
+                                             : PACK_NOTHING);
 }
 
 static void close_tools(ChatRun *run) {
@@ -301,9 +334,9 @@ static Status run_all(ChatRun *run) {
     TRY(read_all(run));
     if (!run->summary->conversations)
         return fail(ERR_DATA,
-                    "--input %s: no conversation is left: %" PRId64 " are too long, %" PRId64
-                    " lines are left out",
-                    run->job->inputs[0], run->summary->dropped, run->summary->bad_lines);
+                    "--input %s: no %s is left: %" PRId64 " are too long, %" PRId64 " lines are left out",
+                    run->job->inputs[0], run->job->preferences ? "pair" : "conversation",
+                    run->summary->dropped, run->summary->bad_lines);
     return run->job->output_prefix ? publish(run) : OK;
 }
 

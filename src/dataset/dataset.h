@@ -96,6 +96,10 @@ typedef struct GptDataset GptDataset;
 Status gpt_dataset_open(GptDataset **set, const IndexedDataset *data, SplitRange range, int64_t num_samples,
                         int seq_length, int seed);
 
+// The endings of the names of the masks beside PREFIX, of conversations and of pairs.
+#define LOSS_MASK       "_loss_mask"
+#define PREFERENCE_MASK "_preference_mask"
+
 // The datasets of one split of a run.
 typedef struct {
     // A prefix; WEIGHT PREFIX WEIGHT PREFIX ...; or PREFIX PREFIX ..., which gives each at most one epoch, in
