@@ -41,3 +41,4 @@ cd "$folder" || exit 1
 "$venv/bin/python" "$here/ecosystem/tokenizer_ids.py" "$trireme" 0.4 || exit 1
 "$venv/bin/python" "$here/ecosystem/chat_templates.py" "$trireme" || exit 1
 "$venv/bin/python" "$here/ecosystem/sft_losses.py" "$trireme" || exit 1
+"$venv/bin/python" "$here/ecosystem/dpo_losses.py" "$trireme" || exit 1

@@ -151,7 +151,7 @@ static void write_chats(IndexedDataset **data, IndexedDataset **mask) {
     indexed_writer_close(tokens);
     indexed_writer_close(marks);
     EXPECT_OK(indexed_dataset_open(data, data_prefix(), 101));
-    EXPECT_OK(loss_mask_open(mask, *data, data_prefix()));
+    EXPECT_OK(loss_mask_open(mask, *data, data_prefix(), false));
 }
 
 static Perplexity expected_of_chats(int first, int end) {

@@ -155,6 +155,8 @@ Origin options_origin(const Options *options, const char *field);
 // Returns the first option given for which the token that ends a document must be known; NULL: there is none.
 const char *needs_end_token(const Options *options);
 bool options_have_null_tokenizer(const Options *options); // --tokenizer-type NullTokenizer
+bool options_have_conversations(const Options *options);  // --sft, --dpo: a document is a sample
+bool options_have_reference(const Options *options);      // --dpo with a loss that reads a reference model
 // Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
 // GPU.
 int options_ranks_per_gpu(const Options *options);

@@ -218,21 +218,64 @@ static Status check_files_differ(Options *o) {
     return OK;
 }
 
+bool options_have_conversations(const Options *o) { return o->sft || o->dpo; }
+
+bool options_have_reference(const Options *o) {
+    return o->dpo && strcmp(o->dpo_loss, "simpo") != 0 && strcmp(o->dpo_loss, "orpo") != 0;
+}
+
 static Status check_conversations(Options *o) {
-    if (!o->sft) return OK;
-    if (o->mock_data)
+    const char *name = o->dpo ? "--dpo" : "--sft";
+    if (!options_have_conversations(o)) return OK;
+    if (o->sft && o->dpo)
         return fail(ERR_CONFIG,
-                    "--sft trains on conversations, which --mock-data does not make: leave one of them out");
+                    "--sft trains on conversations and --dpo on pairs of answers: keep one of them");
+    if (o->mock_data)
+        return fail(ERR_CONFIG, "%s trains on %s, which --mock-data does not make: leave one of them out",
+                    name, o->dpo ? "pairs" : "conversations");
     if (o->eod_mask_loss)
-        return fail(ERR_CONFIG, "--sft has a loss mask of its own: leave --eod-mask-loss out");
+        return fail(ERR_CONFIG, "%s has a loss mask of its own: leave --eod-mask-loss out", name);
     return OK;
 }
 
-Rule *const data_rules[] = {check_conversations,   check_blends,
-                            check_one_tokenizer,   resolve_split,
-                            resolve_evaluation,    check_checkpoint_folders,
-                            check_skipped_samples, check_rewinds,
-                            check_files_differ,    NULL};
+// Options of the losses of preferences that others would leave without effect.
+static Status check_preferences(Options *o) {
+    const struct {
+        int option;
+        const char *name;
+        bool used;
+    } rows[] = {
+        {OPT_dpo_loss, "--dpo-loss", true},
+        {OPT_dpo_beta, "--dpo-beta", true},
+        {OPT_dpo_label_smoothing, "--dpo-label-smoothing",
+         !strcmp(o->dpo_loss, "sigmoid") || !strcmp(o->dpo_loss, "robust") || !strcmp(o->dpo_loss, "simpo")},
+        {OPT_simpo_gamma, "--simpo-gamma", !strcmp(o->dpo_loss, "simpo")},
+        {OPT_dpo_reference, "--dpo-reference", options_have_reference(o)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!option_given(o, rows[i].option)) continue;
+        if (!o->dpo) return fail(ERR_CONFIG, "%s is for --dpo: add that, or leave it out", rows[i].name);
+        if (!rows[i].used)
+            return fail(ERR_CONFIG, "%s has no effect with --dpo-loss %s: leave it out", rows[i].name,
+                        o->dpo_loss);
+    }
+    if (o->dpo && option_given(o, OPT_calculate_per_token_loss) && o->calculate_per_token_loss)
+        return fail(ERR_CONFIG,
+                    "--dpo has the mean over pairs as its loss: leave --calculate-per-token-loss out");
+    return OK;
+}
+
+Rule *const data_rules[] = {check_conversations,
+                            check_preferences,
+                            check_blends,
+                            check_one_tokenizer,
+                            resolve_split,
+                            resolve_evaluation,
+                            check_checkpoint_folders,
+                            check_skipped_samples,
+                            check_rewinds,
+                            check_files_differ,
+                            NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 
@@ -261,4 +304,5 @@ static Status check_end_token(Options *o) {
     return OK;
 }
 
-Rule *const memory_rules[] = {check_one_tokenizer, check_end_token, check_conversations, NULL};
+Rule *const memory_rules[] = {check_one_tokenizer, check_end_token, check_conversations, check_preferences,
+                              NULL};

@@ -116,11 +116,14 @@ typedef struct {
     // Data sets of conversations, as `trireme prepare-chat` makes them: a document is a sample, which is padded with
     // `eod`; --split cuts documents, and each epoch is shuffled by itself. PREFIX_loss_mask has to be beside PREFIX.
     bool conversations;
+    // They are pairs: each document is two sequences, and PREFIX_preference_mask is beside PREFIX. Needs conversations.
+    bool preferences;
 } GptSource;
 
-// Opens PREFIX_loss_mask, which has a 1 for each token of PREFIX, a data set of conversations, that is trained. Fails
-// with ERR_NO_INPUT where there is none, and ERR_DATA where it is that of other data.
-Status loss_mask_open(IndexedDataset **mask, const IndexedDataset *data, const char *prefix);
+// Opens the mask beside PREFIX, a data set of conversations or `preferences`: it has a 1 for each token of PREFIX that
+// is trained. Fails with ERR_NO_INPUT where there is none, and ERR_DATA where it is that of other data.
+Status loss_mask_open(IndexedDataset **mask, const IndexedDataset *data, const char *prefix,
+                      bool preferences);
 
 // Opens the datasets as well, and owns them. Members and their order are Megatron-LM's: weights are scaled to a
 // sum of 1, and the next sample comes from the member that is furthest behind its share. A blend without weights
@@ -180,6 +183,12 @@ void gpt_dataset_skip(GptDataset *set, const Ranges *skipped);
 Status batch_fill(const GptDataset *set, BatchPlace place, int32_t *tokens, int32_t *labels);
 
 // Of data sets of conversations (GptSource.conversations).
+int gpt_dataset_num_members(const GptDataset *set);
+const IndexedDataset *gpt_dataset_member(const GptDataset *set, int member,
+                                         bool mask); // the tokens, or the mask
+// Of preferences: the number of the pair that batches read as the sample with so many before it (gpt_dataset_skip), in
+// the data set of `member`.
+int64_t gpt_dataset_pair(const GptDataset *set, int64_t sample, int *member);
 // Fills mask [S, B]: 1 where the label of batch_fill is trained, else 0. Fails with ERR_DATA. Allocates nothing.
 Status batch_fill_mask(const GptDataset *set, BatchPlace place, float *mask);
 // Fills starts [S, B]: the place in the sample, from 0, at which the conversation of each token begins; padding is a

@@ -87,36 +87,72 @@ static bool same_shape(const IndexedDataset *a, const IndexedDataset *b) {
     return true;
 }
 
-Status loss_mask_open(IndexedDataset **mask, const IndexedDataset *data, const char *prefix) {
+static bool has_mask(const char *prefix, const char *ending) {
     Text name = {0};
-    text_add(&name, "%s_loss_mask", prefix);
+    text_add(&name, "%s%s.idx", prefix, ending);
+    bool there = file_exists(name.data);
+    text_free(&name);
+    return there;
+}
+
+static Status no_mask(const char *prefix, bool preferences) {
+    bool other = has_mask(prefix, preferences ? LOSS_MASK : PREFERENCE_MASK);
+    if (preferences)
+        return fail(ERR_NO_INPUT,
+                    "%s is no data set of preferences: there is no %s" PREFERENCE_MASK ".idx. %s", prefix,
+                    prefix,
+                    other ? "It is one of conversations, which --sft trains on"
+                          : "`trireme prepare-chat --preferences` makes both");
+    return fail(ERR_NO_INPUT, "%s is no data set of conversations: there is no %s" LOSS_MASK ".idx. %s",
+                prefix, prefix,
+                other ? "It is one of preferences, which --dpo trains on"
+                      : "`trireme prepare-chat` makes both");
+}
+
+// Each sample is two sequences.
+static Status check_pairs(const IndexedDataset *data) {
+    for (int64_t d = 0; d < indexed_dataset_num_documents(data); d++) {
+        int64_t count = indexed_dataset_document(data, d + 1) - indexed_dataset_document(data, d);
+        if (count != 2)
+            return fail(ERR_DATA,
+                        "%s: sample %" PRId64 " is of %" PRId64
+                        " conversations, not a pair: make it with `trireme prepare-chat --preferences`",
+                        indexed_dataset_name(data), d, count);
+    }
+    return OK;
+}
+
+Status loss_mask_open(IndexedDataset **mask, const IndexedDataset *data, const char *prefix,
+                      bool preferences) {
+    Text name = {0};
+    text_add(&name, "%s%s", prefix, preferences ? PREFERENCE_MASK : LOSS_MASK);
     Status status = indexed_dataset_open(mask, name.data, 2);
-    if (status == ERR_NO_INPUT)
-        status =
-            fail(status,
-                 "%s is no data set of conversations: there is no %s.idx. `trireme prepare-chat` makes both",
-                 prefix, name.data);
+    if (status == ERR_NO_INPUT) status = no_mask(prefix, preferences);
     if (status == OK && !same_shape(data, *mask))
         status = fail(ERR_DATA,
                       "%s.idx has other sequences than %s.idx: they are of different runs of prepare-chat",
                       name.data, prefix);
     text_free(&name);
-    return status;
+    return status == OK && preferences ? check_pairs(data) : status;
 }
 
 // Text of conversations is trained on by its mask.
 static Status has_no_mask(const char *prefix) {
-    Text name = {0};
-    text_add(&name, "%s_loss_mask.idx", prefix);
-    Status status = OK;
-    if (file_exists(name.data))
-        status = fail(
+    bool pairs = has_mask(prefix, PREFERENCE_MASK);
+    if (!pairs && !has_mask(prefix, LOSS_MASK)) return OK;
+    if (pairs)
+        return fail(
             ERR_CONFIG,
-            "%s is a data set of conversations, as %s is beside it: add --sft, which trains on the answers "
-            "alone; to train on every token, questions too, move the mask elsewhere",
-            prefix, name.data);
-    text_free(&name);
-    return status;
+            "%s is a data set of preferences, as %s" PREFERENCE_MASK
+            ".idx is beside it: add --dpo, which trains on pairs; to train on every token, rejected answers "
+            "too, move the mask elsewhere",
+            prefix, prefix);
+    return fail(
+        ERR_CONFIG,
+        "%s is a data set of conversations, as %s" LOSS_MASK
+        ".idx is beside it: add --sft, which trains on the answers alone; to train on every token, questions "
+        "too, move the mask elsewhere",
+        prefix, prefix);
 }
 
 // Opens the data of a member and its indices for so many samples. Without a prefix: the synthetic data.
@@ -124,7 +160,7 @@ static Status open_member(Member *member, const GptSource *source, const char *p
     TRY(prefix ? indexed_dataset_open(&member->owned, prefix, source->vocab_size)
                : indexed_dataset_open_mock(&member->owned, source->vocab_size, source->eod));
     member->data = member->owned;
-    if (source->conversations) TRY(loss_mask_open(&member->mask, member->data, prefix));
+    if (source->conversations) TRY(loss_mask_open(&member->mask, member->data, prefix, source->preferences));
     if (!source->conversations && prefix) TRY(has_no_mask(prefix));
     GptIndexSpec spec = {.data = member->data,
                          .num_samples = num_samples,
@@ -244,6 +280,12 @@ int64_t gpt_dataset_num_epochs(const GptDataset *set) {
     return most;
 }
 
+int gpt_dataset_num_members(const GptDataset *set) { return set->num_members; }
+
+const IndexedDataset *gpt_dataset_member(const GptDataset *set, int member, bool mask) {
+    return mask ? set->members[member].mask : set->members[member].data;
+}
+
 // ---- Reading ----------------------------------------------------------------------------------------------
 
 // A position in the documents of one member.
@@ -321,6 +363,14 @@ void gpt_dataset_skip(GptDataset *set, const Ranges *skipped) { set->skipped = *
 static int64_t sample_at(const GptDataset *set, int64_t count) {
     if (!set->skipped.count) return count;
     return ranges_left(&set->skipped, count) % gpt_dataset_num_samples(set);
+}
+
+int64_t gpt_dataset_pair(const GptDataset *set, int64_t sample, int *member) {
+    SamplePiece piece;
+    Walk walk = walk_sample(set, sample_at(set, sample), 0, 1);
+    CHECK(walk_next(&walk, &piece), "sample %" PRId64 " is empty", sample);
+    *member = piece.member;
+    return piece.sequence / 2;
 }
 
 Status batch_fill(const GptDataset *set, BatchPlace p, int32_t *tokens, int32_t *labels) {

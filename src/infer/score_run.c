@@ -106,7 +106,7 @@ static Status open_data(EvaluateRun *run) {
     const Options *o = run->job->options;
     const char *prefix = o->data_path.items[0];
     TRY(indexed_dataset_open(&run->data, prefix, run->job->shape.vocabulary));
-    if (o->sft) TRY(loss_mask_open(&run->mask, run->data, prefix));
+    if (o->sft) TRY(loss_mask_open(&run->mask, run->data, prefix, false));
     TRY(find_range(run));
     if (run->range.first < run->range.end) return OK;
     return fail(ERR_CONFIG,

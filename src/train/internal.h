@@ -3,6 +3,7 @@
 #include "layout/schedule.h"
 #include "layout/topology.h"
 #include "train/memory_store.h"
+#include "train/references.h"
 #include "train/save_plan.h"
 #include "train/train.h"
 #include <pthread.h>
@@ -13,14 +14,16 @@ typedef struct {
     GptDataset *train; // NULL on ranks that read nothing
     GptDataset *valid; // NULL there, too, and when there is nothing to evaluate
     int vocabulary, eod;
-    bool tokens, labels, masked;                 // this rank reads tokens, labels and masks
-    bool conversations;                          // the data have a loss mask of their own
-    bool first_keys, positions;                  // every rank finds documents, and for these
+    bool tokens, labels, masked;  // this rank reads tokens, labels and masks
+    bool conversations;           // the data have a loss mask of their own
+    const References *references; // of pairs whose loss reads a reference model; borrowed, else NULL
+    bool first_keys, positions;   // every rank finds documents, and for these
     int micro_batch, sequence, num_microbatches; // num_microbatches: of the largest batch
     Leaves leaves;
     // A row for each microbatch, with --audit-interval as many again.
     int32_t *token_buffer, *label_buffer, *first_key_buffer, *position_buffer;
     float *mask_buffer;
+    double (*reference_buffer)[NUM_ANSWERS];
 } Batches;
 
 // Opens the tokenizer of the run: --vocab-file with --merge-file, --tokenizer-model, or the one beside the first
@@ -38,6 +41,7 @@ Status batches_open(Batches *batches, const Options *options, const Topology *to
 // Prints a line when a blend without weights has fewer samples than the run reads.
 void batches_warn(const Batches *batches, const Options *options);
 void batches_close(Batches *batches);
+int64_t batches_validation_samples(const Options *options); // that the evaluations of a whole run read
 // Checks that the training data have so many samples. Their order was computed for --train-iters whole batches from the
 // start; a run that has read larger batches before its checkpoint needs more.
 Status batches_suffice(const Batches *batches, int64_t samples);
@@ -124,7 +128,9 @@ typedef struct {
     double loss, grad_norm;             // loss: mean since the last line over steps that were not skipped
     double lr, loss_scale;              // of the next step
     double samples_per_step, elapsed_s; // means since the last line
-    bool summed;                        // `sum` is the checksum of the parameters after the step
+    bool preferences;                   // `pairs` are means over the step's pairs
+    PairMeans pairs;
+    bool summed; // `sum` is the checksum of the parameters after the step
     uint64_t sum;
     int skipped,
         nan; // steps since the last line that changed nothing; of them, those whose loss was not finite
@@ -147,6 +153,7 @@ typedef struct {
 // The steps since the last log line.
 typedef struct {
     double loss_sum, elapsed_s; // losses of steps that were not skipped
+    PairMeans pairs_sum;        // the same of their pairs
     int64_t samples;
     int iterations, skipped, nan;
     StepReport last;
@@ -184,6 +191,10 @@ void reporter_not_loaded(Reporter *reporter, const char *why);
 void reporter_evaluation_cost(Reporter *reporter, int64_t batches, double seconds, double share);
 // Prints that the loaded run has already taken all its steps: so many, and has read so many samples.
 void reporter_nothing_to_train(Reporter *reporter, int64_t iteration, int64_t consumed, int64_t end);
+// Prints from where the log-probabilities of pairs by the reference model are; `file` NULL: they are in memory alone.
+void reporter_references(Reporter *reporter, int64_t pairs, const char *model, double seconds,
+                         const char *file);
+void reporter_references_progress(Reporter *reporter, int64_t done, int64_t pairs, double seconds);
 void reporter_spike(Reporter *reporter, const StepReport *step, double usual_loss);
 // Prints which samples are left out; `again`: so many that the run reads the first ones again at its end.
 void reporter_skipped(Reporter *reporter, const Ranges *skipped, bool again);
@@ -191,7 +202,10 @@ void reporter_skipped(Reporter *reporter, const Ranges *skipped, bool again);
 void reporter_rewound(Reporter *reporter, const char *spike, const RunState *state, int64_t rewinds,
                       Range skipped);
 void reporter_lost_events(Reporter *reporter, uint64_t lost); // events that the trace had no room for
-void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed, double loss, bool last);
+void pair_means_add(PairMeans *sum, const PairMeans *more, double factor); // sum += factor * more
+// `pairs` is NULL but for an evaluation of pairs.
+void reporter_validation(Reporter *reporter, int64_t iteration, int64_t consumed, double loss,
+                         const PairMeans *pairs, bool last);
 // The summary of a run: losses, rate, and the bubble of the pipeline by its formula, by a replay with measured times,
 // and as measured waits.
 typedef struct {
@@ -355,6 +369,10 @@ typedef struct {
 // read stays.   Collective over the world.
 Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter *reporter,
                    MemoryStore *memory, Restored *restored);
+
+// Reads the weights of another model into the engine, without moments: of a checkpoint's folder, the newest, or of
+// another program's files. Fails with ERR_CONFIG where it has another shape.   Collective over the world.
+Status run_read_weights(Engine *engine, const Options *options, const char *path, Comm *world);
 
 // Reads the newest checkpoint in the folder of --save that the run owns (saver_owns), of at most step `newest`, with
 // moments and state. A damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is

@@ -78,6 +78,8 @@ static Status stopped(const TrainingRun *run) {
 static Status evaluate(TrainingRun *run, bool last) {
     const StepControl *control = &run->control;
     double start = clock_s(), sum = 0;
+    PairMeans sums = {0};
+    const PairMeans *pairs = engine_pair_means(run->engine);
     beat_phase(rank_current()->beat, BEAT_EVALUATING, control->iteration);
     int samples = run->options->shape.global_batch;
     int64_t consumed = run->consumed_valid;
@@ -88,6 +90,7 @@ static Status evaluate(TrainingRun *run, bool last) {
         TRY(load(run, run->batches.valid, consumed, samples, &batch, &verdict));
         if (verdict == STOPPED) return stopped(run);
         sum += (double)engine_evaluate(run->engine, batch);
+        if (pairs) pair_means_add(&sums, pairs, 1.0 / (double)run->eval_iters);
     }
     run->consumed_valid = consumed;
     run->evaluated = control->iteration;
@@ -96,7 +99,7 @@ static Status evaluate(TrainingRun *run, bool last) {
     spans_evaluation(&run->spans, control->iteration, clock_s() - start);
     if (run->reporter)
         reporter_validation(run->reporter, control->iteration, control->consumed,
-                            sum / (double)run->eval_iters, last);
+                            sum / (double)run->eval_iters, pairs ? &sums : NULL, last);
     return OK;
 }
 
@@ -242,18 +245,22 @@ static void report(TrainingRun *run, Interval *interval, bool now) {
 static StepReport step_report(const TrainingRun *run, int samples, const StepResult *result,
                               double elapsed_s) {
     StepOptions next = control_options(&run->control);
-    return (StepReport){.iteration = run->control.iteration,
-                        .consumed = run->control.consumed,
-                        .end = run->control.end,
-                        .batch = samples,
-                        .loss = (double)result->loss,
-                        .grad_norm = result->grad_norm,
-                        .lr = next.lr,
-                        .loss_scale = next.loss_scale,
-                        .samples_per_step = samples,
-                        .elapsed_s = elapsed_s,
-                        .skipped = !result->finite,
-                        .nan = !isfinite(result->loss)};
+    const PairMeans *pairs = engine_pair_means(run->engine);
+    StepReport report = {.preferences = pairs != NULL,
+                         .iteration = run->control.iteration,
+                         .consumed = run->control.consumed,
+                         .end = run->control.end,
+                         .batch = samples,
+                         .loss = (double)result->loss,
+                         .grad_norm = result->grad_norm,
+                         .lr = next.lr,
+                         .loss_scale = next.loss_scale,
+                         .samples_per_step = samples,
+                         .elapsed_s = elapsed_s,
+                         .skipped = !result->finite,
+                         .nan = !isfinite(result->loss)};
+    if (pairs) report.pairs = *pairs;
+    return report;
 }
 
 // Returns the usual loss where this one is a spike, else 0.
@@ -414,6 +421,7 @@ static Status train(TrainingRun *run) {
     TRY(load_checkpoint(run));
     TRY(saver_check_room(&run->saver, &run->spec.shape, run->control.iteration, run->control.end));
     run_skip(run);
+    TRY(references_prepare(run));
     TRY(compare_replicas(run));
     if (run->first > 0) report_parameters(run);
     if (run->reporter && is_over(run))
@@ -464,6 +472,7 @@ Status train_run(Comm *world, void *arg) {
     saver_close(&run.saver);
     engine_close(run.engine);
     batches_close(&run.batches);
+    references_close(&run.references);
     free(run.spec_room);
     return status;
 }

@@ -109,8 +109,17 @@ static void print_attention(const EngineSpec *spec) {
 
 // ---- steps between two log lines -------------------------------------------------------------------
 
+void pair_means_add(PairMeans *sum, const PairMeans *more, double factor) {
+    sum->accuracy += factor * more->accuracy;
+    for (int i = 0; i < NUM_ANSWERS; i++) {
+        sum->reward[i] += factor * more->reward[i];
+        sum->log_probability[i] += factor * more->log_probability[i];
+    }
+}
+
 void interval_add(Interval *interval, const StepReport *step) {
     interval->loss_sum += step->skipped ? 0 : step->loss;
+    if (!step->skipped) pair_means_add(&interval->pairs_sum, &step->pairs, 1);
     interval->elapsed_s += step->elapsed_s;
     interval->samples += step->batch;
     interval->iterations++;
@@ -123,6 +132,9 @@ StepReport interval_mean(const Interval *interval) {
     StepReport mean = interval->last;
     int counted = interval->iterations - interval->skipped;
     mean.loss = counted ? interval->loss_sum / counted : NAN;
+    mean.preferences = interval->last.preferences && counted;
+    mean.pairs = (PairMeans){0};
+    if (counted) pair_means_add(&mean.pairs, &interval->pairs_sum, 1.0 / counted);
     mean.elapsed_s = interval->elapsed_s / interval->iterations;
     mean.samples_per_step = (double)interval->samples / interval->iterations;
     mean.skipped = interval->skipped;
@@ -172,24 +184,33 @@ void reporter_progress(Reporter *r, const StepReport *s) {
     r->line_open = true;
 }
 
+// TRL's numbers of preferences, in the form of the log line's fields.
+static void describe_pairs(const PairMeans *p, char text[192]) {
+    snprintf(
+        text, 192,
+        "rewards chosen: %.4f | rewards rejected: %.4f | rewards margin: %.4f | rewards accuracy: %.3f | ",
+        p->reward[CHOSEN], p->reward[REJECTED], p->reward[CHOSEN] - p->reward[REJECTED], p->accuracy);
+}
+
 // Megatron-LM's line with its fields and widths, so that its parsers work, except that "per rank" replaces "per GPU";
 // more fields follow. As there, a line of skipped steps has no loss, and one with an overflow has no norm.
 void reporter_line(Reporter *r, const StepReport *s) {
-    char when[32], left[32], loss[48] = "", norm[48] = "";
+    char when[32], left[32], loss[48] = "", norm[48] = "", pairs[192] = "";
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
     eta(s, left);
     if (!isnan(s->loss)) snprintf(loss, sizeof loss, "lm loss: %.6E | ", s->loss);
     if (isfinite(s->grad_norm)) snprintf(norm, sizeof norm, "grad norm: %.3f | ", s->grad_norm);
+    if (s->preferences) describe_pairs(&s->pairs, pairs);
     clear_progress(r);
     printf(
         " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
         " | elapsed time per iteration (ms): %.1f | throughput per rank (TFLOP/s/rank): %.3f | "
         "learning rate: %.6E | global batch size: %5d | %sloss scale: %.1f | "
-        "%snumber of skipped iterations: %3d | number of nan iterations: %3d | tokens/s: %.0f | eta: %s |\n",
+        "%snumber of skipped iterations: %3d | number of nan iterations: %3d | %stokens/s: %.0f | eta: %s |\n",
         when, s->iteration, s->end, s->consumed, 1e3 * s->elapsed_s, tflops_per_rank(r, s), s->lr, s->batch,
-        loss, s->loss_scale, norm, s->skipped, s->nan, per_second(r, s), left);
+        loss, s->loss_scale, norm, s->skipped, s->nan, pairs, per_second(r, s), left);
     fflush(stdout);
 }
 
@@ -289,6 +310,23 @@ void reporter_nothing_to_train(Reporter *r, int64_t iteration, int64_t consumed,
             samples ? "samples" : "iters");
 }
 
+void reporter_references(Reporter *r, int64_t pairs, const char *model, double seconds, const char *file) {
+    clear_progress(r);
+    printf("reference model %s: log-probabilities of %" PRId64 " pairs", model, pairs);
+    if (seconds > 0) printf(", computed in %.1f s", seconds);
+    printf("%s%s\n", seconds > 0 ? file ? ", kept in " : ", kept in memory alone" : ", from ",
+           file ? file : "");
+    fflush(stdout);
+}
+
+void reporter_references_progress(Reporter *r, int64_t done, int64_t pairs, double seconds) {
+    if (!r->live) return;
+    fprintf(stderr, "\r\033[K reference model: %" PRId64 " of %" PRId64 " pairs, %.1f pairs/s", done, pairs,
+            (double)done / seconds);
+    fflush(stderr);
+    r->line_open = true;
+}
+
 void reporter_spike(Reporter *r, const StepReport *s, double usual) {
     clear_progress(r);
     fprintf(stderr,
@@ -336,6 +374,15 @@ static void json_number(FILE *file, const char *name, double value) {
         fprintf(file, ", \"%s\": \"%s\"", name, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
 }
 
+static void json_pairs(FILE *file, const PairMeans *p) {
+    json_number(file, "rewards_chosen", p->reward[CHOSEN]);
+    json_number(file, "rewards_rejected", p->reward[REJECTED]);
+    json_number(file, "rewards_margin", p->reward[CHOSEN] - p->reward[REJECTED]);
+    json_number(file, "rewards_accuracy", p->accuracy);
+    json_number(file, "logps_chosen", p->log_probability[CHOSEN]);
+    json_number(file, "logps_rejected", p->log_probability[REJECTED]);
+}
+
 void reporter_metrics(Reporter *r, const StepReport *s) {
     if (!s->skipped && isnan(r->first_loss)) r->first_loss = s->loss;
     if (!s->skipped) r->last_loss = s->loss;
@@ -351,6 +398,7 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
     json_number(r->metrics, "loss_scale", s->loss_scale);
     json_number(r->metrics, "global_batch_size", s->batch);
     json_number(r->metrics, "skipped", s->skipped);
+    if (s->preferences) json_pairs(r->metrics, &s->pairs);
     if (r->went_on_from >= 0)
         fprintf(r->metrics, ", \"from_checkpoint\": %" PRId64, r->went_on_from);
     else
@@ -369,13 +417,15 @@ void reporter_parameters(Reporter *r, int64_t iteration, uint64_t sum) {
     flush_metrics(r);
 }
 
-void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss, bool last) {
-    char text[256], dashes[256];
+void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss,
+                         const PairMeans *pairs, bool last) {
+    char text[448], dashes[448], rewards[192] = "";
+    if (pairs) describe_pairs(pairs, rewards);
     r->last_validation = loss = unsigned_nan(loss);
     int length =
         snprintf(text, sizeof text,
-                 " validation loss at iteration %" PRId64 "%s | lm loss value: %.6E | lm loss PPL: %.6E | ",
-                 iteration, last ? " on validation set" : "", loss, exp(loss < 20 ? loss : 20));
+                 " validation loss at iteration %" PRId64 "%s | lm loss value: %.6E | lm loss PPL: %.6E | %s",
+                 iteration, last ? " on validation set" : "", loss, exp(loss < 20 ? loss : 20), rewards);
     memset(dashes, '-', sizeof dashes);
     clear_progress(r);
     printf("%.*s\n%s\n%.*s\n", length + 1, dashes, text, length + 1, dashes);
@@ -383,6 +433,7 @@ void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, doubl
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, iteration, consumed);
     json_number(r->metrics, "validation_loss", loss);
+    if (pairs) json_pairs(r->metrics, pairs);
     fprintf(r->metrics, "}\n");
     flush_metrics(r);
 }

@@ -328,6 +328,23 @@ Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *repo
     return store_settle(memory, o, restored->from_memory ? restored->state.iteration : -1);
 }
 
+Status run_read_weights(Engine *engine, const Options *o, const char *path, Comm *world) {
+    Options own = *o;
+    int64_t *steps = NULL, step = NONE_LEFT;
+    int count = 0;
+    ModelSource *source = NULL;
+    own.load = path, own.finetune = true, own.ckpt_step = INT_UNSET;
+    Status status = comm_agree(world, comm_rank(world) == 0 ? load_candidates(&own, &steps, &count) : OK);
+    if (count) step = steps[0];
+    free(steps);
+    TRY(status);
+    comm_broadcast_host(world, &step, sizeof step, 0);
+    if (step == NONE_LEFT) return fail(ERR_NO_INPUT, "%s has no checkpoint", path);
+    status = read_one(engine, &own, path, step, world, &source);
+    model_source_close(source);
+    return status;
+}
+
 // Rank 0 alone lists them.
 static Status list_before(const Saver *saver, int64_t newest, Candidates *candidates) {
     const char *save = saver->options->save;

@@ -11,6 +11,7 @@ typedef struct {
     int *spec_room; // lists that the spec borrows
     EngineSpec spec;
     Batches batches;
+    References references; // of --dpo
     Engine *engine;
     StepControl control;
     Patience patience;
@@ -57,6 +58,14 @@ bool rewind_is_due(const TrainingRun *run, const StepResult *result, double usua
 // leaves out the samples that were read since, and removes the checkpoints after it. Fails with ERR_NUMERIC where there
 // is no such checkpoint or the run has gone back --max-rewinds times.   Collective over the world.
 Status run_rewind(TrainingRun *run, const StepReport *step, double usual);
+
+// ---- reference_pass.c ---------------------------------------------------------------------------
+
+// Finds the log-probabilities of all pairs that the run reads, by the reference model: in the file, or with the
+// weights that the run begins with or those of --dpo-reference. The engine has the run's own weights before and
+// after. Fails with ERR_CONFIG where a run that goes on lacks some and the reference model is not known, or is
+// another one; INTERRUPTED. Collective over the world.
+Status references_prepare(TrainingRun *run);
 
 // ---- audits.c -----------------------------------------------------------------------------------
 

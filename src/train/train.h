@@ -252,6 +252,8 @@ int threads_per_rank(const Options *options, int ranks_here);
 Status train_resolve(Options *options, int world_size);
 // The model that resolved options describe.
 ModelShape options_model(const Options *options, int vocabulary);
+// The loss of --dpo; its `loss` is NULL without that.
+PreferenceRule options_preference(const Options *options);
 // The engine that resolved options describe. `room` [engine_spec_room] receives the lists that the spec borrows: the
 // layers of each stage, where they are not divided evenly, and the smaller batches of the run.   ERR_CONFIG when
 // --pipeline-model-parallel-layout does not fit the model.

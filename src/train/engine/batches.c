@@ -225,12 +225,17 @@ static Status look_at(const char *prefix, void *self) {
     return OK;
 }
 
-static Status look_at_mask(const char *prefix, void *self) {
+static Status look_beside(const char *prefix, const char *ending, void *self) {
     Text mask = {0};
-    text_add(&mask, "%s_loss_mask", prefix);
+    text_add(&mask, "%s%s", prefix, ending);
     Status status = look_at(mask.data, self);
     text_free(&mask);
     return status == ERR_NO_INPUT ? OK : status; // opening the data says what is missing
+}
+
+static Status look_at_mask(const char *prefix, void *self) { return look_beside(prefix, LOSS_MASK, self); }
+static Status look_at_pair_mask(const char *prefix, void *self) {
+    return look_beside(prefix, PREFERENCE_MASK, self);
 }
 
 static Status look_at_split(const Options *o, Split which, Text *found) {
@@ -241,7 +246,9 @@ static Status look_at_split(const Options *o, Split which, Text *found) {
     text_add(found, "\n");
     free_words(&words);
     TRY(visit_prefixes(o, which, look_at, found));
-    return o->sft ? visit_prefixes(o, which, look_at_mask, found) : OK;
+    return options_have_conversations(o)
+               ? visit_prefixes(o, which, o->dpo ? look_at_pair_mask : look_at_mask, found)
+               : OK;
 }
 
 static Status look(Batches *b, const Options *o, Text *found) {
@@ -261,7 +268,7 @@ Status batches_look(Batches *b, const Options *o, Comm *world) {
 
 // ---- number of samples (Megatron-LM's rule) ------------------------------------------------------
 
-static int64_t wanted_validation_samples(const Options *o) {
+int64_t batches_validation_samples(const Options *o) {
     return (o->shape.train_iters / o->eval_interval + 1) * o->shape.eval_iters * o->shape.global_batch;
 }
 
@@ -279,7 +286,8 @@ static Status open_split(const Batches *b, const Options *o, Split which, int64_
                         .vocab_size = b->vocabulary,
                         .eod = b->eod,
                         .cache = o->data_cache_path,
-                        .conversations = o->sft};
+                        .conversations = options_have_conversations(o),
+                        .preferences = o->dpo};
     Status status = gpt_dataset_open_source(set, &source);
     free_words(&words);
     return status;
@@ -288,7 +296,7 @@ static Status open_split(const Batches *b, const Options *o, Split which, int64_
 // In the default split a small dataset has nothing for validation; then there is no evaluation.
 static Status open_validation(Batches *b, const Options *o) {
     if (o->shape.eval_iters == 0 || !(o->shape.split[SPLIT_VALID] > 0)) return OK;
-    Status status = open_split(b, o, SPLIT_VALID, wanted_validation_samples(o), &b->valid);
+    Status status = open_split(b, o, SPLIT_VALID, batches_validation_samples(o), &b->valid);
     return status == ERR_CONFIG && options_origin(o, "split") == FROM_DEFAULT ? OK : status;
 }
 
@@ -296,8 +304,9 @@ Status batches_open(Batches *b, const Options *o, const Topology *topology) {
     b->tokens = topology_is_first(topology);
     b->labels = topology_is_last(topology);
     b->masked = o->eod_mask_loss;
-    b->conversations = o->sft;
-    b->first_keys = o->reset_attention_mask || o->sft, b->positions = o->reset_position_ids || o->sft;
+    b->conversations = options_have_conversations(o);
+    b->first_keys = o->reset_attention_mask || b->conversations;
+    b->positions = o->reset_position_ids || b->conversations;
     b->micro_batch = o->micro_batch_size;
     b->sequence = o->seq_length;
     b->leaves = leaves_of(topology, o->shape.virtual_data);
@@ -307,13 +316,14 @@ Status batches_open(Batches *b, const Options *o, const Topology *topology) {
     b->num_microbatches = o->shape.num_microbatches;
     size_t count = (size_t)b->num_microbatches * (size_t)b->micro_batch * (size_t)b->sequence;
     if (o->audit_interval > 0) count *= 2; // the second half is for batches_load_audited
+    b->reference_buffer = calloc(count / (size_t)b->sequence, sizeof *b->reference_buffer);
     b->token_buffer = malloc(count * sizeof *b->token_buffer);
     b->label_buffer = malloc(count * sizeof *b->label_buffer);
     b->mask_buffer = malloc(count * sizeof *b->mask_buffer);
     b->first_key_buffer = malloc(count * sizeof *b->first_key_buffer);
     b->position_buffer = malloc(count * sizeof *b->position_buffer);
     if (!b->token_buffer || !b->label_buffer || !b->mask_buffer || !b->first_key_buffer ||
-        !b->position_buffer)
+        !b->position_buffer || !b->reference_buffer)
         return fail(ERR_OS, "no memory for a step's batches");
     return OK;
 }
@@ -342,6 +352,7 @@ void batches_close(Batches *b) {
     free(b->mask_buffer);
     free(b->first_key_buffer);
     free(b->position_buffer);
+    free(b->reference_buffer);
     *b = (Batches){0};
 }
 
@@ -377,7 +388,11 @@ static Status read_conversations(Batches *b, const GptDataset *set, BatchPlace p
     batch_fill_starts(set, place, b->first_key_buffer + at);
     for (size_t i = 0; i < count; i++)
         b->position_buffer[at + i] = (int32_t)(i / samples) - b->first_key_buffer[at + i];
-    return b->labels ? batch_fill_mask(set, place, b->mask_buffer + at) : OK;
+    if (!b->labels) return OK;
+    if (b->references)
+        references_fill(b->references, set, set == b->valid ? SPLIT_VALID : SPLIT_TRAIN, place,
+                        b->reference_buffer + at / (size_t)b->sequence);
+    return batch_fill_mask(set, place, b->mask_buffer + at);
 }
 
 // Reads one microbatch into row `row` of the buffers.
@@ -394,6 +409,10 @@ static Status read_row(Batches *b, const GptDataset *set, BatchPlace place, int 
     return OK;
 }
 
+static const double (*batch_references(const Batches *b, int row))[NUM_ANSWERS] {
+    return (const double(*)[NUM_ANSWERS])(b->reference_buffer + (size_t)row * (size_t)b->micro_batch);
+}
+
 // The rows of the buffers from `row` on.
 static Batch batch_at(const Batches *b, int row, int num_microbatches, int64_t consumed) {
     size_t at = (size_t)row * (size_t)b->micro_batch * (size_t)b->sequence;
@@ -403,6 +422,7 @@ static Batch batch_at(const Batches *b, int row, int num_microbatches, int64_t c
                    .tokens = b->token_buffer + at,
                    .labels = b->label_buffer + at,
                    .mask = b->masked || b->conversations ? b->mask_buffer + at : NULL,
+                   .references = b->references ? batch_references(b, row) : NULL,
                    .first_keys = b->first_key_buffer + at,
                    .positions = b->position_buffer + at};
 }

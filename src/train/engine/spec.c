@@ -188,6 +188,12 @@ static MuonOptions muon_of(const Options *o) {
                          .extra_scale = o->muon_extra_scale_factor};
 }
 
+PreferenceRule options_preference(const Options *o) {
+    if (!o->dpo) return (PreferenceRule){0};
+    return (PreferenceRule){preference_loss_named(o->dpo_loss), o->dpo_beta, o->dpo_label_smoothing,
+                            o->simpo_gamma};
+}
+
 // ---- the whole specification ----------------------------------------------------------------------------------
 
 static ScheduleCosts costs_of(const double times[4]) {
@@ -243,10 +249,11 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .ranks_per_gpu = options_ranks_per_gpu(o),
         .algorithms = o->product_algorithms,
         .masked = o->eod_mask_loss || o->sft,
-        .first_keys = o->reset_attention_mask || o->sft,
-        .positions = o->reset_position_ids || o->sft,
+        .first_keys = o->reset_attention_mask || options_have_conversations(o),
+        .positions = o->reset_position_ids || options_have_conversations(o),
         .per_token = o->calculate_per_token_loss || o->sft,
         .audits = o->audit_interval > 0,
+        .preference = options_preference(o),
     };
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
     return split_layers(o, room, spec);
