@@ -48,18 +48,36 @@ static int64_t batch_start(const TrainingRun *run, const Reads *reads, int64_t a
     return again || at < last ? at : last;
 }
 
-static int64_t num_unknown(const TrainingRun *run, const Reads *reads, int64_t first, int64_t end) {
-    const References *r = &run->references;
+static bool is_known(const TrainingRun *run, int64_t place) {
+    return !isnan(run->references.values[place][CHOSEN]);
+}
+
+static bool any_unknown(const TrainingRun *run, const Reads *reads, int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; i++)
+        if (!is_known(run, references_place(&run->references, reads->set, reads->split, i))) return true;
+    return false;
+}
+
+// Counts the pairs that the run reads and of which nothing is known.
+static int64_t num_missing(const TrainingRun *run) {
+    Reads both[] = {training_reads(run), validation_reads(run)};
+    bool *seen = calloc((size_t)run->references.count + 1, sizeof *seen);
     int64_t count = 0;
-    for (int64_t i = first; i < end; i++)
-        count += isnan(r->values[references_place(r, reads->set, reads->split, i)][CHOSEN]);
+    CHECK(seen, "no memory for %" PRId64 " pairs", run->references.count);
+    for (int s = 0; s < 2; s++)
+        for (int64_t i = both[s].first; i < both[s].end; i++) {
+            int64_t place = references_place(&run->references, both[s].set, both[s].split, i);
+            count += !seen[place] && !is_known(run, place);
+            seen[place] = true;
+        }
+    free(seen);
     return count;
 }
 
-static int64_t num_missing(const TrainingRun *run) {
-    Reads both[] = {training_reads(run), validation_reads(run)};
-    return num_unknown(run, &both[0], both[0].first, both[0].end) +
-           num_unknown(run, &both[1], both[1].first, both[1].end);
+static int64_t num_known(const TrainingRun *run) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < run->references.count; i++) count += is_known(run, i);
+    return count;
 }
 
 // ---- computing ----------------------------------------------------------------------------------
@@ -153,7 +171,7 @@ static Status compute(Pass *pass, Reads reads) {
     int64_t step = batch_samples(pass->run);
     for (int64_t at = reads.first; at < reads.end; at += step) {
         int64_t first = batch_start(pass->run, &reads, at);
-        if (num_unknown(pass->run, &reads, first, first + step)) TRY(one_batch(pass, &reads, first));
+        if (any_unknown(pass->run, &reads, first, step)) TRY(one_batch(pass, &reads, first));
     }
     return OK;
 }
@@ -169,7 +187,7 @@ static Status compute_all(Pass *pass) {
     TRY(status);
     TRY(write_file(pass));
     if (run->reporter)
-        reporter_references(run->reporter, pass->all, pass->model.model, clock_s() - pass->start_s,
+        reporter_references(run->reporter, pass->done, pass->model.model, clock_s() - pass->start_s,
                             pass->path);
     return OK;
 }
@@ -256,7 +274,7 @@ static Status prepare(TrainingRun *run, const char *path) {
     pass.all = num_missing(run);
     if (pass.all) TRY(compute_all(&pass));
     if (!pass.all && run->reporter)
-        reporter_references(run->reporter, run->references.count, pass.model.model, 0, path ? path : o->load);
+        reporter_references(run->reporter, num_known(run), pass.model.model, 0, path ? path : o->load);
     if (!other) return OK;
     Restored again;
     return run_restore(run->engine, o, run->world, NULL, &run->saver.memory, &again);
