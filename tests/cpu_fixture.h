@@ -87,7 +87,10 @@ static inline Tensor copy(Fixture *b, Tensor x) {
 }
 
 static inline Dropout dropout_of(float probability, int64_t samples) {
-    return (Dropout){rng_key(3, "cpu test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples, 0};
+    return (Dropout){.key = rng_key(3, "cpu test dropout", 1),
+                     .probability = probability,
+                     .first_sample = ((int64_t)1 << 33) + 5,
+                     .samples = samples};
 }
 
 static inline double factor(Dropout d, int64_t b, int64_t index) {

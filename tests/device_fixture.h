@@ -211,7 +211,10 @@ static inline Tensor integers(Fixture *b, int64_t count, int32_t limit) {
 }
 
 static inline Dropout dropout_of(float probability, int64_t samples) {
-    return (Dropout){rng_key(3, "test dropout", 1), probability, ((int64_t)1 << 33) + 5, samples, 0};
+    return (Dropout){.key = rng_key(3, "test dropout", 1),
+                     .probability = probability,
+                     .first_sample = ((int64_t)1 << 33) + 5,
+                     .samples = samples};
 }
 
 // A table of rotary angles that turn, unlike a model's, far within a few positions.

@@ -321,6 +321,7 @@ typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_hidden_matrix; // that Muon may step
+    bool is_frozen;        // it is of the base of a model with adapters
 } WeightSpec;
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count);
 

@@ -100,8 +100,12 @@ void state_write(const RunState *state, Text *out) {
     text_add(out, "}");
 }
 
+bool size_is_of_adapter(const ModelSize *size) { return !strncmp(size->field.name, "lora_", 5); }
+
 void shape_write(const ModelShape *shape, Text *out) {
-    for (int i = 0; i < num_model_sizes; i++) write_field(&model_sizes[i].field, shape, i == 0, out);
+    for (int i = 0; i < num_model_sizes; i++)
+        if (shape->lora_rank || !size_is_of_adapter(&model_sizes[i]))
+            write_field(&model_sizes[i].field, shape, i == 0, out);
     text_add(out, "}");
 }
 
@@ -125,7 +129,9 @@ void checkpoint_describe(const CheckpointInfo *info, Text *out) {
     ranges_print(&info->state.skipped, out);
     text_add(out, "%s\n%-18s %" PRId64 "\n", info->state.skipped.count ? "" : "none", "rewinds",
              info->state.rewinds);
-    for (int i = 0; i < num_model_sizes; i++) describe_field(&model_sizes[i].field, &info->shape, out);
+    for (int i = 0; i < num_model_sizes; i++)
+        if (info->shape.lora_rank || !size_is_of_adapter(&model_sizes[i]))
+            describe_field(&model_sizes[i].field, &info->shape, out);
     text_add(out, "%-18s %s\n", "dtype", info->dtype);
     text_add(out, "%-18s %s\n", "optimizer", info->has_optimizer ? "true" : "false");
 }
@@ -254,6 +260,14 @@ static Status check_rotation(const ModelShape *s, const char *what) {
         what);
 }
 
+static Status check_adapters(const ModelShape *s, const char *what) {
+    int parts = LORA_Q | LORA_K | LORA_V, halves = LORA_GATE | LORA_UP, set = s->lora_targets;
+    bool twice = (set & LORA_QKV && set & parts) || (set & LORA_FC1 && set & halves);
+    if (!s->lora_rank || (set && s->lora_alpha > 0 && !twice && (model_is_gated(s) || !(set & halves))))
+        return OK;
+    return fail(ERR_DATA, "%s: \"lora_targets\" or \"lora_alpha\" make no adapters of this model", what);
+}
+
 Status shape_read(const Json *object, const char *what, ModelShape *s) {
     TRY(check_object(object, what));
     for (int i = 0; i < num_model_sizes; i++) TRY(read_field(&model_sizes[i].field, object, what, s));
@@ -262,5 +276,6 @@ Status shape_read(const Json *object, const char *what, ModelShape *s) {
     if (s->position == POSITION_LEARNED && s->positions < s->sequence)
         return fail(ERR_DATA, "%s: %d \"positions\" for a \"sequence\" of %d", what, s->positions,
                     s->sequence);
+    TRY(check_adapters(s, what));
     return s->position == POSITION_ROTARY ? check_rotation(s, what) : OK;
 }

@@ -32,6 +32,7 @@ typedef struct {
 extern const ModelSize model_sizes[];
 extern const int num_model_sizes;
 
+bool size_is_of_adapter(const ModelSize *size);  // it is there only where the model has adapters
 const ModelSize *size_named(const char *member); // the row of a member of ModelShape
 // The name of a size in a format; NULL: the format cannot hold it. "": code of its own reads and writes it.
 const char *size_name(const ModelSize *size, Format format, const Family *family);

@@ -165,6 +165,23 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_row(rows, "vocab_size", FIXED, "%d", s->vocabulary);
 }
 
+// A model without adapters takes any.
+static void add_adapters(Rows *rows, const ModelShape *s) {
+    Text targets = {0}, alpha = {0}, dropout = {0};
+    bool has = s->lora_rank > 0;
+    int kind = has ? FIXED : 0;
+    lora_targets_print(s->lora_targets, &targets);
+    if (has) text_add_float(&alpha, s->lora_alpha), text_add_float(&dropout, s->lora_dropout);
+    add_size(rows, "lora_rank", kind, has, s->lora_rank);
+    add_row(rows, "lora_alpha", kind, "%s", text_string(&alpha));
+    add_row(rows, "lora_target_modules", kind, "%s", text_string(&targets));
+    add_row(rows, "use_rslora", kind, "%s", !has ? "" : s->lora_sqrt ? "true" : "false");
+    add_row(rows, "lora_dropout", has ? TRAINING : 0, "%s", text_string(&dropout));
+    text_free(&targets);
+    text_free(&alpha);
+    text_free(&dropout);
+}
+
 // In the order of the table of options; those of training alone come last.
 static int in_order(const void *a, const void *b) {
     const ModelOption *x = a, *y = b;
@@ -176,6 +193,7 @@ int model_options(const ModelShape *shape, ModelOption out[MAX_MODEL_OPTIONS]) {
     Rows rows = {out, 0};
     add_sizes(&rows, shape);
     add_rules(&rows, shape);
+    add_adapters(&rows, shape);
     qsort(out, (size_t)rows.count, sizeof *out, in_order);
     return rows.count;
 }

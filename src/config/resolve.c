@@ -152,6 +152,7 @@ static bool without_tensor_ranks(const Options *o) { return o->shape.tp == 1; }
 static bool without_rewinds(const Options *o) { return !o->rewind_on_spike; }
 static bool without_spikes(const Options *o) { return !o->check_for_spiky_loss && without_rewinds(o); }
 static bool without_removal(const Options *o) { return o->keep_last == 0; }
+static bool without_lora(const Options *o) { return !o->lora_rank; }
 static bool without_trace(const Options *o) { return !o->trace; }
 
 static void note_idle_option(Options *o, int index, const char *why) {
@@ -197,6 +198,10 @@ static void note_idle_options(Options *o) {
         {OPT_max_rewinds, without_rewinds, "it is for --rewind-on-spike"},
         {OPT_save_retain_interval, without_removal, "without --keep-last every checkpoint is kept"},
         {OPT_trace_events, without_trace, "it is for --trace"},
+        {OPT_lora_alpha, without_lora, "it is for --lora-rank"},
+        {OPT_lora_dropout, without_lora, "it is for --lora-rank"},
+        {OPT_lora_target_modules, without_lora, "it is for --lora-rank"},
+        {OPT_use_rslora, without_lora, "it is for --lora-rank"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].idle(o)) note_idle_option(o, rows[i].index, rows[i].why);

@@ -275,6 +275,7 @@ Rule *const data_rules[] = {check_conversations,
                             check_skipped_samples,
                             check_rewinds,
                             check_files_differ,
+                            check_lora_base,
                             NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------

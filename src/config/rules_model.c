@@ -382,20 +382,11 @@ static Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const model_rules[] = {resolve_heads,
-                             resolve_query_groups,
-                             resolve_mlp,
-                             check_padded_vocabulary,
-                             resolve_position_type,
-                             resolve_positions,
-                             resolve_rotary_columns,
-                             check_rope_scaling,
-                             check_norms,
-                             resolve_windows,
-                             resolve_precision,
-                             check_fp8,
-                             check_fp8_sizes,
-                             NULL};
+Rule *const model_rules[] = {resolve_heads,           resolve_query_groups,  resolve_mlp,
+                             check_padded_vocabulary, resolve_position_type, resolve_positions,
+                             resolve_rotary_columns,  check_rope_scaling,    check_norms,
+                             resolve_windows,         resolve_precision,     check_fp8,
+                             check_fp8_sizes,         resolve_lora,          NULL};
 
 static Status check_audits(Options *o) {
     if (o->audit_interval == 0 || o->deterministic_mode) return OK;

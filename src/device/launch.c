@@ -119,6 +119,8 @@ static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
     if (dropout.probability == 0 && dropout.samples == 0) dropout.samples = 1;
     CHECK(dropout.samples > 0 && rows % dropout.samples == 0, "%s: dropout of %lld rows in %lld samples",
           op_rows[op].name, (long long)rows, (long long)dropout.samples);
+    CHECK(dropout.first_col >= 0 && (dropout.cols || !dropout.first_col), "%s: dropout from column %lld on",
+          op_rows[op].name, (long long)dropout.first_col);
     CHECK(dropout.first_row >= 0 && dropout.first_row % dropout.samples == 0,
           "%s: dropout from row %lld on, of %lld samples", op_rows[op].name, (long long)dropout.first_row,
           (long long)dropout.samples);

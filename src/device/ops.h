@@ -188,6 +188,9 @@ typedef struct {
     int64_t first_sample; // numbered over the whole run
     int64_t samples;      // B
     int64_t first_row;    // of the [S*B, H] tensor; a multiple of B
+    // Of a tensor that holds columns from `first_col` on of `cols` (H): it drops what the whole one would. For
+    // bias_dropout_add and dropout_backward alone. cols 0: it holds all.
+    int64_t first_col, cols;
 } Dropout;
 
 // y = residual + dropout(x + bias).   x, residual, y [T, H], bias [1, H] or absent; y may be residual or x.

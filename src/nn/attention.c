@@ -1,4 +1,5 @@
 // The attention sublayer: norm, queries, keys and values, the attention core, the output projection.
+#include "nn/adapter.h"
 #include "nn/branch.h"
 #include "nn/declare.h"
 #include "nn/qk_norm.h"
@@ -40,17 +41,30 @@ static AttentionRules layer_rules(const ModelShape *shape, int layer) {
                             .off_by_one = shape->softmax == SOFTMAX_OFF_BY_ONE};
 }
 
+static LinearSpec qkv_spec(const ModelShape *s) {
+    int each = s->heads / model_groups(s);
+    int64_t head_size = s->head_size;
+    return (LinearSpec){.name = "self_attention.linear_qkv",
+                        .out = qkv_width(s),
+                        .bias = model_has_qkv_bias(s),
+                        .matrices = {each * head_size, head_size, head_size},
+                        .parts = {{LORA_NUMBER_QKV, .own = 1},
+                                  {LORA_NUMBER_Q, 0, each, each + 2, head_size},
+                                  {LORA_NUMBER_K, each, 1, each + 2, head_size},
+                                  {LORA_NUMBER_V, each + 1, 1, each + 2, head_size}}};
+}
+
+static LinearSpec proj_spec(const ModelShape *s) {
+    return (LinearSpec){.name = "self_attention.linear_proj",
+                        .in = (int64_t)s->heads * s->head_size,
+                        .bias = model_has_proj_bias(s),
+                        .parts = {{LORA_NUMBER_PROJ, .own = 1}}};
+}
+
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
     Attention *a = self;
-    int64_t heads_per_group = shape->heads / model_groups(shape), head_size = shape->head_size;
-    LinearSpec qkv = {.name = "self_attention.linear_qkv",
-                      .out = qkv_width(shape),
-                      .bias = model_has_qkv_bias(shape),
-                      .matrices = {heads_per_group * head_size, head_size, head_size}};
-    LinearSpec proj = {.name = "self_attention.linear_proj",
-                       .in = (int64_t)shape->heads * shape->head_size,
-                       .bias = model_has_proj_bias(shape)};
+    LinearSpec qkv = qkv_spec(shape), proj = proj_spec(shape);
     a->branch = branch_declare(b, layer, "input_layernorm", "post_self_attn_layernorm", qkv, proj,
                                "attention output dropout");
     a->norms = qk_norm_declare(b, layer);
@@ -58,7 +72,7 @@ static void declare(const Builder *b, int layer, void *self) {
     a->sinks = shape->softmax == SOFTMAX_SINKS ? declare_sinks(b, layer) : NULL;
     a->dropout = shape->attention_dropout;
     a->key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
-    a->heads_per_group = heads_per_group, a->head_size = head_size;
+    a->heads_per_group = shape->heads / model_groups(shape), a->head_size = shape->head_size;
 }
 
 // The groups whose queries, keys and values the local rows of the weight give.
@@ -185,6 +199,14 @@ static void core_forward(const SublayerArgs *args) {
         compute_stashed(args, shape);
 }
 
+// The gradient of the sinks goes nowhere where they are frozen.
+static Tensor gradient_of_sinks(Context *c, Param *sinks) {
+    if (!sinks || !sinks->frozen) return param_grad(sinks, c->device, c->place);
+    Tensor unused = tensor_take(c->scratch, "gradient of frozen sinks", 1, sinks->value.cols, F32);
+    device_zero(c->device, c->stream, unused);
+    return unused;
+}
+
 // With norms of queries and keys the gradient of what the core read takes its place.
 static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
     const Attention *a = args->self;
@@ -205,7 +227,7 @@ static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
                                            .first_key = args->microbatch->first_key,
                                            .sinks = param_value(a->sinks),
                                            .dqkv = dcore,
-                                           .dsinks = param_grad(a->sinks, c->device, c->place),
+                                           .dsinks = gradient_of_sinks(c, a->sinks),
                                            .rules = a->rules,
                                            .shape = shape,
                                            .dropout = attention_dropout(args)});
@@ -255,7 +277,7 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
         {"attention dropout mask", hidden, 0, false},
         {"softmax statistics, fp32", 0, keeps ? 4 * tokens * s->heads / t : 0, true},
     };
-    int n = branch_stash_terms(s, mode, tp, out);
+    int n = branch_stash_terms(s, mode, tp, LORA_QKV | LORA_Q | LORA_K | LORA_V | LORA_PROJ, out);
     for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++) out[n++] = terms[i];
     if (s->qk_norm == QK_NORM_NONE) return n;
     double heads = (double)s->heads + model_groups(s);

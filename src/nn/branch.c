@@ -1,5 +1,6 @@
 // The frame of attention and MLP: norm, column-parallel linear, a core, row-parallel linear, dropout and residual.
 #include "nn/branch.h"
+#include "nn/adapter.h"
 #include <math.h>
 
 Branch branch_declare(const Builder *b, int layer, const char *norm, const char *post, LinearSpec in,
@@ -28,7 +29,18 @@ static Dropout hidden_dropout(const SublayerArgs *a) {
 // Then the stash holds the aux of the GELU in place of the output of `in`.
 static bool joins_gelu(const SublayerArgs *a, const Core *core) {
     const Branch *branch = a->self;
+    if (branch->in.adapter.num_parts || branch->out.adapter.num_parts) return false;
     return !branch->in.float8 && device_is_fused(a->context->device) && core->is_gelu && core->is_gelu(a);
+}
+
+static AdapterUse use_of(const SublayerArgs *a, const AdapterStash *stash) {
+    return (AdapterUse){a->microbatch, stash};
+}
+
+static void take_adapters(const SublayerArgs *a, BranchStash *stash, int64_t tokens) {
+    const Branch *branch = a->self;
+    adapter_take_stash(&branch->in.adapter, a->arena, tokens, a->x.dtype, &stash->in_adapter);
+    adapter_take_stash(&branch->out.adapter, a->arena, tokens, a->x.dtype, &stash->out_adapter);
 }
 
 void branch_forward(const SublayerArgs *a, const Core *core) {
@@ -41,16 +53,18 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
     if (branch->norm.gamma) norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
     stash->inner = tensor_take(a->arena, core->inner_name, tokens, branch->in.weight->value.rows, dtype);
     stash->core = tensor_take(a->arena, core->core_name, tokens, branch->out.weight->value.cols, dtype);
+    take_adapters(a, stash, tokens);
+    AdapterUse in = use_of(a, &stash->in_adapter), last = use_of(a, &stash->out_adapter);
     if (joins_gelu(a, core)) {
         column_linear_gelu_forward(c, &branch->in, stash->norm.y, stash->inner, stash->core);
     } else {
-        column_linear_forward(c, &branch->in, stash->norm.y, stash->inner, !core->fused_bias);
+        column_linear_forward(c, &branch->in, &in, stash->norm.y, stash->inner, !core->fused_bias);
         core->forward(a);
     }
     Tensor out = a->y;
     if (branch->post.gamma)
         out = tensor_take(a->arena, "input of the norm after", a->y.rows, a->y.cols, dtype);
-    row_linear_forward(c, &branch->out, stash->core, out);
+    row_linear_forward(c, &branch->out, &last, stash->core, out);
     if (branch->post.gamma) norm_apply_to(c, &branch->post, out, a->y, &stash->post, a->arena);
     if (branch->scale > 0)
         scale(c->device, c->stream, (Scale){.x = a->y, .y = a->y, .factor = branch->scale});
@@ -107,7 +121,8 @@ static void core_gradient(const SublayerArgs *a, const Core *core, Tensor dlast,
     }
     ArenaMark mark = arena_mark(c->scratch);
     Tensor dcore = tensor_take(c->scratch, core->core_gradient_name, y.rows, y.cols, y.dtype);
-    row_linear_backward(c, &branch->out, a->halves, y, dlast, dcore);
+    AdapterUse use = use_of(a, &stash->out_adapter);
+    row_linear_backward(c, &branch->out, &use, a->halves, y, dlast, dcore);
     core->backward(a, dcore, dinner);
     arena_release(c->scratch, mark);
 }
@@ -125,7 +140,8 @@ static void input_half(const SublayerArgs *a, const Core *core) {
     if (dinner.data != stash->inner.data && a->halves == INPUT_HALF)
         device_copy(c->device, c->stream, stash->inner, dinner);
     Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
-    column_linear_backward(c, &branch->in, a->halves, stash->norm.y, dinner, dnorm);
+    AdapterUse use = use_of(a, &stash->in_adapter);
+    column_linear_backward(c, &branch->in, &use, a->halves, stash->norm.y, dinner, dnorm);
     if (branch->norm.gamma)
         norm_gradient(c, &branch->norm, &stash->norm, dnorm, a->dresidual, a->dx);
     else
@@ -141,8 +157,9 @@ void branch_backward(const SublayerArgs *a, const Core *core) {
         input_half(a, core);
         return;
     }
-    row_linear_backward(a->context, &branch->out, a->halves, stash->core, last_place(a), (Tensor){0});
-    column_linear_backward(a->context, &branch->in, a->halves, stash->norm.y, stash->inner, (Tensor){0});
+    row_linear_backward(a->context, &branch->out, NULL, a->halves, stash->core, last_place(a), (Tensor){0});
+    column_linear_backward(a->context, &branch->in, NULL, a->halves, stash->norm.y, stash->inner,
+                           (Tensor){0});
 }
 
 // ---- closed forms ---------------------------------------------------------------------------------------
@@ -151,7 +168,8 @@ int64_t branch_norm_parameters(const ModelShape *s) {
     return (model_has_pre_norm(s) + model_has_post_norm(s)) * norm_parameters(s);
 }
 
-int branch_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *terms) {
+int branch_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, int targets, StashTerm *terms) {
+    double low = (double)adapter_width(s, targets) * s->sequence * mode->microbatch;
     double e = (double)dtype_bytes(mode->dtype), hidden = stash_rows(s, mode, tp) * s->hidden;
     double statistics = (s->rms_norm ? 1 : 2) * 4 * stash_rows(s, mode, tp);
     bool pre = model_has_pre_norm(s), post = model_has_post_norm(s);
@@ -160,6 +178,7 @@ int branch_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
         (StashTerm){pre ? "inputs of the two norms" : "inputs of qkv and fc1", e * hidden, e * hidden, false};
     if (pre) terms[n++] = (StashTerm){"inputs of qkv and fc1", e * hidden, e * hidden, false};
     if (post) terms[n++] = (StashTerm){"inputs of the norms after", e * hidden, e * hidden, false};
+    if (low > 0) terms[n++] = (StashTerm){"low-rank products", 0, e * low, false};
     terms[n++] = (StashTerm){"norm statistics, fp32", 0, (pre + post) * statistics, true};
     return n;
 }

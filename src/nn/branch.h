@@ -19,6 +19,7 @@ typedef struct {
     NormStash post; // x is the output of `out`; what the weight half needs of its gradient takes its place
     Tensor inner;   // [T, I/t], the output of `in`; its gradient takes its place
     Tensor core;    // [T, O/t], the input of `out`
+    AdapterStash in_adapter, out_adapter;
 } BranchStash;
 
 // The core of a branch: its work between the two linear layers.
@@ -44,5 +45,6 @@ Branch branch_declare(const Builder *builder, int layer, const char *norm, const
 void branch_forward(const SublayerArgs *args, const Core *core);
 void branch_backward(const SublayerArgs *args, const Core *core);
 int64_t branch_norm_parameters(const ModelShape *shape); // of its norms
-// Writes the stash terms of the norms, their inputs and the output of the first, and returns how many they are.
-int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, StashTerm *terms);
+// Writes the stash terms of the norms, their inputs and the output of the first, and of the adapters of the linear
+// layers `targets`, and returns how many they are.
+int branch_stash_terms(const ModelShape *shape, const ModelMode *mode, int tp, int targets, StashTerm *terms);

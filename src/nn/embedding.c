@@ -59,6 +59,7 @@ void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch 
 }
 
 void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microbatch *mb) {
+    if (e->word->frozen) return;
     Dropout dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true);
     if (dropout.probability > 0 || !device_is_fused(c->device))
         dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});

@@ -34,9 +34,46 @@ PartName part_name(int layer, const char *part);
 // column-parallel linear stands an identity in the forward and an all-reduce in the backward; after a row-parallel
 // linear the reverse. With sequence parallelism (Korthikanti 2022) x of the first and y of the second hold T' = T/t
 // rows: an all-gather in the forward and a reduce-scatter in the backward, and the reverse.
+//
+// Beside its weight a layer may have adapters (nn/adapter.h): one for all its rows, or for several parts of them.
+
+// The rows of a linear layer that a target of adapters stands for: of every `all` units in turn `own`, after `before`.
+// A unit are `unit` rows, or with 0 so many that there is one turn. `all` 0: all rows, where `own` is 1.
+typedef struct {
+    int target; // its number in LORA_TARGETS (config/lora.h)
+    int before, own, all;
+    int64_t unit;
+} LinearPart;
+
+enum { MAX_PARTS = 4 }; // that a layer could have an adapter for
+
+typedef struct {
+    LinearPart of;
+    Param *a, *b; // [r, I], [rows of the part, r]
+} AdapterPart;
+
+typedef struct {
+    AdapterPart parts[MAX_PARTS];
+    int num_parts; // 0: the layer has no adapter
+    bool is_row_parallel;
+    float scale, dropout;
+    RngKey key;
+} Adapter;
+
+// What an adapter keeps of a microbatch for its backward.
+typedef struct {
+    Tensor low[MAX_PARTS]; // of each part [T, r]
+} AdapterStash;
+
+typedef struct {
+    const Microbatch *microbatch;
+    const AdapterStash *stash; // the forward writes the tensors
+} AdapterUse;
+
 typedef struct {
     Param *weight, *bias; // bias NULL: the layer has none
-    Float8 float8;        // factors of its products
+    Adapter adapter;
+    Float8 float8; // factors of its products
 } Linear;
 
 typedef struct {
@@ -46,6 +83,7 @@ typedef struct {
     bool bias;
     int blocks;                     // of the output, see Cut; 0: one
     int64_t matrices[MAX_MATRICES]; // of the weight, see ParamSpec; zeros: one
+    LinearPart parts[MAX_PARTS];    // zeros: adapters are not for this layer
 } LinearSpec;
 
 // Declare the parameters of a linear layer, y = x W^T + b. Column-parallel: W [O/t, I] is cut along its output.
@@ -59,24 +97,27 @@ void linear_forward(Context *context, const Linear *linear, Tensor x, Tensor bia
 void linear_input_gradient(Context *context, const Linear *linear, Tensor dy, Tensor dx);
 void linear_weight_gradient(Context *context, const Linear *linear, Tensor x, Tensor dy);
 
-// Computes y [T, O/t], in E or F32, from x [T', I]. `with_bias` false: the next operation adds the bias.
+// Computes y [T, O/t], in E or F32, from x [T', I]. `with_bias` false: the next operation adds the bias. `use` of this
+// and of the functions below: NULL for a layer without adapters.
 //   Stash: x, which the caller keeps.   Collective over tp with sequence parallelism.
-void column_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y, bool with_bias);
+void column_linear_forward(Context *context, const Linear *linear, const AdapterUse *use, Tensor x, Tensor y,
+                           bool with_bias);
 // Computes y = gelu(x W^T + b) [T, O/t] in the tanh form, and `aux`, like y, which its gradient needs; for devices that
-// are fused.   Stash: x, aux.   Collective over tp with sequence parallelism.
+// are fused, and layers without adapters.   Stash: x, aux.   Collective over tp with sequence parallelism.
 void column_linear_gelu_forward(Context *context, const Linear *linear, Tensor x, Tensor aux, Tensor y);
 // INPUT_HALF computes dx [T', I] from dy [T, O/t] and adds the column sums of dy to db. WEIGHT_HALF adds dy^T x to
-// dW; dx may be absent.   A device that is fused makes the sums in the weight half.   Collective over tp.
-void column_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
-                            Tensor dx);
+// dW; dx may be absent.   A device that is fused makes the sums in the weight half. Gradients of parameters that are
+// frozen are not made; those of adapters are made in the input half, which reads x.   Collective over tp.
+void column_linear_backward(Context *context, const Linear *linear, const AdapterUse *use, Halves halves,
+                            Tensor x, Tensor dy, Tensor dx);
 
 // Computes y [T', O] from x [T, I/t], without the bias, which the caller adds once after the reduction.
 //   Collective over tp.
-void row_linear_forward(Context *context, const Linear *linear, Tensor x, Tensor y);
+void row_linear_forward(Context *context, const Linear *linear, const AdapterUse *use, Tensor x, Tensor y);
 // INPUT_HALF computes dx [T, I/t] from dy [T', O] and adds the column sums of dy to db. WEIGHT_HALF adds dy^T x to
-// dW; dx may be absent.   Collective over tp with sequence parallelism.
-void row_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
-                         Tensor dx);
+// dW; dx may be absent. Frozen parameters and adapters as above.   Collective over tp with sequence parallelism.
+void row_linear_backward(Context *context, const Linear *linear, const AdapterUse *use, Halves halves,
+                         Tensor x, Tensor dy, Tensor dx);
 // The same where x is the y of column_linear_gelu_forward, with its aux: dx is the gradient of what went into the GELU.
 // It takes no other tensor's place.
 void row_linear_gelu_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,

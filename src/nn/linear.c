@@ -1,4 +1,5 @@
 // The linear layers, column- and row-parallel: declaration, products, and the messages around them.
+#include "nn/adapter.h"
 #include "nn/declare.h"
 #include "nn/float8.h"
 #include <stdio.h>
@@ -16,7 +17,8 @@ static Param *declare_weight(const Builder *b, LinearSpec linear, Cut cut) {
 }
 
 Linear column_linear_declare(const Builder *b, LinearSpec linear) {
-    Linear l = {.weight = declare_weight(b, linear, (Cut){.dim = 0, .blocks = linear.blocks})};
+    Cut cut = {.dim = 0, .blocks = linear.blocks};
+    Linear l = {.weight = declare_weight(b, linear, cut), .adapter = adapter_declare(b, &linear, cut)};
     if (!linear.bias) return l;
     ParamSpec bias = builder_spec(b, linear.name, "bias");
     bias.rows = 1, bias.cols = linear.out;
@@ -26,7 +28,8 @@ Linear column_linear_declare(const Builder *b, LinearSpec linear) {
 }
 
 Linear row_linear_declare(const Builder *b, LinearSpec linear) {
-    Linear l = {.weight = declare_weight(b, linear, (Cut){.dim = 1})};
+    Cut cut = {.dim = 1};
+    Linear l = {.weight = declare_weight(b, linear, cut), .adapter = adapter_declare(b, &linear, cut)};
     if (!linear.bias) return l;
     ParamSpec bias = builder_spec(b, linear.name, "bias");
     bias.rows = 1, bias.cols = linear.out;
@@ -72,12 +75,13 @@ static bool sums_join(const Context *c, const Linear *l, Tensor dy, Tensor all) 
 }
 
 static void bias_gradient(Context *c, const Linear *l, Tensor dy, Tensor all) {
-    if (l->bias && !sums_join(c, l, dy, all))
+    if (l->bias && !l->bias->frozen && !sums_join(c, l, dy, all))
         column_sum(c->device, c->stream,
                    (ColumnSum){.x = dy, .sum = param_grad(l->bias, c->device, c->place)});
 }
 
 static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor all) {
+    if (l->weight->frozen) return;
     if (!sums_join(c, l, dy, all)) {
         linear_weight_gradient(c, l, x, all);
         return;
@@ -93,9 +97,12 @@ static void weight_half(Context *c, const Linear *l, Tensor x, Tensor dy, Tensor
                              .accumulate_sums = dbias.adds});
 }
 
-void column_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y, bool with_bias) {
+void column_linear_forward(Context *c, const Linear *l, const AdapterUse *use, Tensor x, Tensor y,
+                           bool with_bias) {
     ArenaMark mark = arena_mark(c->scratch);
-    linear_forward(c, l, tp_gather(c, x), with_bias ? param_value(l->bias) : (Tensor){0}, y);
+    Tensor all = tp_gather(c, x);
+    linear_forward(c, l, all, with_bias ? param_value(l->bias) : (Tensor){0}, y);
+    adapter_forward(c, &l->adapter, use, all, y);
     arena_release(c->scratch, mark);
 }
 
@@ -108,31 +115,35 @@ void column_linear_gelu_forward(Context *c, const Linear *l, Tensor x, Tensor au
     arena_release(c->scratch, mark);
 }
 
-void column_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
+void column_linear_backward(Context *c, const Linear *l, const AdapterUse *use, Halves halves, Tensor x,
+                            Tensor dy, Tensor dx) {
     ArenaMark mark = arena_mark(c->scratch);
     if (halves & INPUT_HALF) {
         Tensor partial = tp_reduce_begin(c, dx);
         linear_input_gradient(c, l, dy, partial);
+        if (l->adapter.num_parts) adapter_backward(c, &l->adapter, use, tp_gather(c, x), dy, partial);
         tp_reduce_end(c, partial, dx);
         bias_gradient(c, l, dy, dy);
         arena_release(c->scratch, mark);
     }
-    if (halves & WEIGHT_HALF) weight_half(c, l, tp_gather(c, x), dy, dy);
+    if (halves & WEIGHT_HALF && !l->weight->frozen) weight_half(c, l, tp_gather(c, x), dy, dy);
     arena_release(c->scratch, mark);
 }
 
-void row_linear_forward(Context *c, const Linear *l, Tensor x, Tensor y) {
+void row_linear_forward(Context *c, const Linear *l, const AdapterUse *use, Tensor x, Tensor y) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor partial = tp_reduce_begin(c, y);
     linear_forward(c, l, x, (Tensor){0}, partial);
+    adapter_forward(c, &l->adapter, use, x, partial);
     tp_reduce_end(c, partial, y);
     arena_release(c->scratch, mark);
 }
 
 // aux: of the GELU that made x; absent: dx is the gradient of x itself.
-static void row_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor aux,
-                         Tensor dx) {
+static void row_backward(Context *c, const Linear *l, const AdapterUse *use, Halves halves, Tensor x,
+                         Tensor dy, Tensor aux, Tensor dx) {
     ArenaMark mark = arena_mark(c->scratch);
+    if (halves == WEIGHT_HALF && l->weight->frozen) return;
     Tensor all = tp_gather(c, dy);
     if (halves & INPUT_HALF) {
         if (aux.data)
@@ -140,17 +151,19 @@ static void row_backward(Context *c, const Linear *l, Halves halves, Tensor x, T
                                  (MatmulGeluBackward){.a = all, .b = l->weight->value, .aux = aux, .d = dx});
         else
             linear_input_gradient(c, l, all, dx);
+        adapter_backward(c, &l->adapter, use, x, all, dx);
         bias_gradient(c, l, dy, all);
     }
     if (halves & WEIGHT_HALF) weight_half(c, l, x, dy, all);
     arena_release(c->scratch, mark);
 }
 
-void row_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
-    row_backward(c, l, halves, x, dy, (Tensor){0}, dx);
+void row_linear_backward(Context *c, const Linear *l, const AdapterUse *use, Halves halves, Tensor x,
+                         Tensor dy, Tensor dx) {
+    row_backward(c, l, use, halves, x, dy, (Tensor){0}, dx);
 }
 
 void row_linear_gelu_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor aux,
                               Tensor dx) {
-    row_backward(c, l, halves, x, dy, aux, dx);
+    row_backward(c, l, NULL, halves, x, dy, aux, dx);
 }

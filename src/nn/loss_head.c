@@ -113,7 +113,7 @@ void loss_head_predict(Context *c, const LossHead *head, Tensor hidden, const Mi
     Tensor last = tensor_rows(hidden, (mb->sequence - 1) * mb->samples, mb->samples);
     NormStash norm;
     head_norm(c, head, last, &norm);
-    column_linear_forward(c, &head->output, norm.y, logits, false);
+    column_linear_forward(c, &head->output, NULL, norm.y, logits, false);
     cap_logits(c, head, logits);
     arena_release(c->scratch, mark);
 }
@@ -146,7 +146,7 @@ static void chunk_logits(Context *c, const LossHead *head, Tensor x, Tensor logi
 
 static void chunk_gradients(Context *c, const LossHead *head, Tensor x, Tensor dlogits, Tensor dx) {
     linear_input_gradient(c, &head->output, dlogits, dx);
-    linear_weight_gradient(c, &head->output, x, dlogits);
+    if (!head->output.weight->frozen) linear_weight_gradient(c, &head->output, x, dlogits);
 }
 
 // Computes the losses of some rows of the norm's output and, in training, this rank's partial sum `dx` of their
@@ -187,11 +187,11 @@ static void head_whole(Context *c, const LossHead *head, Tensor norm, Tensor dno
     int64_t tokens = mb->sequence * mb->samples, width = head->output.weight->value.rows;
     Tensor logits = tensor_take(c->scratch, "logits", tokens, width, F32);
     Tensor dlogits = take_dlogits(c, head, logits, norm.dtype);
-    column_linear_forward(c, &head->output, norm, logits, false);
+    column_linear_forward(c, &head->output, NULL, norm, logits, false);
     cap_logits(c, head, logits);
     if (logits_copy.data) device_copy(c->device, c->stream, logits_copy, logits);
     cross_entropy(c, head, logits, dlogits, mb);
-    if (dnorm.data) column_linear_backward(c, &head->output, BOTH_HALVES, norm, dlogits, dnorm);
+    if (dnorm.data) column_linear_backward(c, &head->output, NULL, BOTH_HALVES, norm, dlogits, dnorm);
     arena_release(c->scratch, mark);
 }
 

@@ -1,4 +1,5 @@
 // The MLP sublayer: norm, fc1, activation, fc2.
+#include "nn/adapter.h"
 #include "nn/branch.h"
 
 typedef struct {
@@ -10,14 +11,30 @@ typedef struct {
 // Outputs of fc1: gate and up, or one.
 static int64_t inner_width(const ModelShape *s) { return (model_is_gated(s) ? 2 : 1) * (int64_t)s->ffn; }
 
+static LinearSpec fc1_spec(const ModelShape *s) {
+    LinearSpec fc1 = {.name = "mlp.linear_fc1",
+                      .out = inner_width(s),
+                      .bias = model_has_mlp_bias(s),
+                      .blocks = model_is_gated(s) ? 2 : 1,
+                      .parts = {{LORA_NUMBER_FC1, .own = 1}}};
+    if (model_is_gated(s)) {
+        fc1.parts[1] = (LinearPart){LORA_NUMBER_GATE, 0, 1, 2, 0};
+        fc1.parts[2] = (LinearPart){LORA_NUMBER_UP, 1, 1, 2, 0};
+    }
+    return fc1;
+}
+
+static LinearSpec fc2_spec(const ModelShape *s) {
+    return (LinearSpec){.name = "mlp.linear_fc2",
+                        .in = s->ffn,
+                        .bias = model_has_mlp_bias(s),
+                        .parts = {{LORA_NUMBER_FC2, .own = 1}}};
+}
+
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
     Mlp *m = self;
-    LinearSpec fc1 = {.name = "mlp.linear_fc1",
-                      .out = inner_width(shape),
-                      .bias = model_has_mlp_bias(shape),
-                      .blocks = model_is_gated(shape) ? 2 : 1};
-    LinearSpec fc2 = {.name = "mlp.linear_fc2", .in = shape->ffn, .bias = model_has_mlp_bias(shape)};
+    LinearSpec fc1 = fc1_spec(shape), fc2 = fc2_spec(shape);
     m->branch =
         branch_declare(b, layer, "pre_mlp_layernorm", "post_mlp_layernorm", fc1, fc2, "mlp output dropout");
     m->is_gated = model_is_gated(shape);
@@ -85,7 +102,7 @@ static double flops(const ModelShape *s) { return 2.0 * s->hidden * (double)(inn
 static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
     double e = (double)dtype_bytes(mode->dtype), tokens = (double)s->sequence * mode->microbatch;
     double fc1 = tokens * (double)inner_width(s) / tp, activated = tokens * s->ffn / tp;
-    int n = branch_stash_terms(s, mode, tp, out);
+    int n = branch_stash_terms(s, mode, tp, LORA_FC1 | LORA_GATE | LORA_UP | LORA_FC2, out);
     out[n++] = (StashTerm){"fc1 output", e * fc1, e * fc1, false};
     out[n++] = (StashTerm){"activation output", e * activated, e * activated, false};
     out[n++] = (StashTerm){"mlp dropout mask", stash_rows(s, mode, tp) * s->hidden, 0, false};

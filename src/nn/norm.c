@@ -34,7 +34,24 @@ void norm_apply_to(Context *c, const Norm *n, Tensor x, Tensor y, NormStash *sta
                                .offset = n->offset});
 }
 
+static void input_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual,
+                           Tensor dx) {
+    norm_backward_input(c->device, c->stream,
+                        (NormBackwardInput){.dy = dy,
+                                            .x = s->x,
+                                            .gamma = n->gamma->value,
+                                            .mean = s->mean,
+                                            .rstd = s->rstd,
+                                            .residual = residual,
+                                            .dx = dx,
+                                            .offset = n->offset});
+}
+
 void norm_gradient(Context *c, const Norm *n, const NormStash *s, Tensor dy, Tensor residual, Tensor dx) {
+    if (n->gamma->frozen) {
+        input_gradient(c, n, s, dy, residual, dx);
+        return;
+    }
     GradSum dgamma = param_grad_sum(n->gamma, c->device, c->place), dbeta = {0};
     if (n->beta) dbeta = param_grad_sum(n->beta, c->device, c->place);
     norm_backward(c->device, c->stream,

@@ -27,6 +27,7 @@ Param *params_declare(Params *params, ParamSpec spec) {
     p->spec = spec;
     p->unit = params->num_units - 1;
     p->chunk = -1;
+    p->frozen = params->adapters_only && !spec.adapter;
     p->offset = -1;
     params->items[params->count++] = p;
     params->units[p->unit].end = params->count;
@@ -90,7 +91,7 @@ Tensor param_grad(Param *p, Device *device, LeafPlace place) {
 void params_finish_grads(const Params *params, Device *device, int unit) {
     for (int i = params->units[unit].first; i < params->units[unit].end; i++) {
         Param *p = params->items[i];
-        if (p->chunk < 0) continue;
+        if (p->chunk < 0 || p->frozen) continue;
         show(p);
         if (params->leaves < 2) continue;
         CHECK(p->last.leaf == params->leaves - 1, "%s ends with leaf %d of %d", p->spec.name, p->last.leaf,
@@ -144,15 +145,22 @@ static void find_chunks(Params *params, const int *stage_of_chunk) {
     }
 }
 
-// Sets the offsets of a chunk's parameters of one region, from `end` on; returns the end of the region.
-static int64_t lay_out(Params *params, int chunk, Reduction region, Grid grid, int64_t end) {
+// Sets the offsets of a chunk's parameters of one region, or with NUM_REDUCTIONS of those that are frozen, from `end`
+// on; returns where they end.
+static int64_t lay_out(Params *params, int chunk, Reduction region, int64_t end) {
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->tied_value || p->place.reduction != region) continue;
+        if (p->chunk != chunk || p->tied_value) continue;
+        if ((p->frozen ? NUM_REDUCTIONS : p->place.reduction) != region) continue;
         p->offset = end;
         end += round_up(param_local_count(p), PARAM_ALIGNMENT);
     }
-    return round_up(end, (int64_t)PARAM_ALIGNMENT * grid_count(grid, placement_reductions[region].replicas));
+    return end;
+}
+
+static int64_t region_end(Params *params, int chunk, Reduction region, Grid grid, int64_t begin) {
+    int replicas = grid_count(grid, placement_reductions[region].replicas);
+    return round_up(lay_out(params, chunk, region, begin), (int64_t)PARAM_ALIGNMENT * replicas);
 }
 
 static Tensor local_tensor(const Param *p, Tensor flat) {
@@ -174,17 +182,19 @@ static int num_levels(const Params *params) {
 static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, int chunk) {
     ChunkParams *c = &params->chunks[chunk];
     for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
-        c->region[r + 1] = lay_out(params, chunk, r, grid, c->region[r]);
-    c->count = c->region[NUM_REDUCTIONS];
+        c->region[r + 1] = region_end(params, chunk, r, grid, c->region[r]);
+    int64_t trained = c->region[NUM_REDUCTIONS];
+    c->count = lay_out(params, chunk, NUM_REDUCTIONS, trained);
     c->values = tensor_take(arena, "parameters of a chunk", 1, c->count, dtype);
     int levels = params->values_only ? 0 : num_levels(params);
-    if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, c->count, F32);
+    if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, trained, F32);
     for (int k = 0; k < levels; k++)
-        c->partial[k] = tensor_take(arena, "gradients of leaves", 1, c->count, F32);
+        c->partial[k] = tensor_take(arena, "gradients of leaves", 1, trained, F32);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
         if (p->chunk != chunk || p->tied_value) continue;
         p->value = local_tensor(p, c->values);
+        if (p->frozen) continue;
         if (c->grads.data) p->grad = local_tensor(p, c->grads);
         for (int k = 0; k < levels; k++) p->partial[k] = local_tensor(p, c->partial[k]);
     }
@@ -202,7 +212,7 @@ void params_place(Params *params, Arena *arena, const Topology *topology, DType 
         Param *p = params->items[i];
         if (!p->tied_value) continue;
         p->value = p->tied_value->value;
-        if (params->values_only) continue;
+        if (params->values_only || p->frozen) continue;
         p->grad = tensor_take(arena, "gradient of a tied copy", p->value.rows, p->value.cols, F32);
         for (int k = 0; k < num_levels(params); k++)
             p->partial[k] =
@@ -232,6 +242,13 @@ void param_unslice(const Param *p, const float *local, float *whole) {
 
 static void init_run(const ParamSpec *spec, RngKey key, PlacementRun run, float *out) {
     bool padding = run.row >= spec->real_rows;
+    if (spec->init == INIT_UNIFORM) {
+        uint64_t first = (uint64_t)(run.row * spec->cols + run.col);
+        for (int64_t i = 0; i < run.count; i++)
+            out[i] =
+                spec->stddev * (float)(((double)rng_word(key, 0, first + (uint64_t)i) + 0.5) * 0x1p-31 - 1);
+        return;
+    }
     if (spec->init == INIT_NORMAL && !padding) {
         rng_fill_normal(key, (uint64_t)(run.row * spec->cols + run.col), (uint64_t)run.count, 0.0f,
                         spec->stddev, out);
@@ -322,7 +339,7 @@ void params_zero_grads(const Params *params, Device *device) {
     for (int c = 0; c < params->num_chunks; c++) device_zero(device, stream, params->chunks[c].grads);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->tied_value) device_zero(device, stream, p->grad);
+        if (p->tied_value && !p->frozen) device_zero(device, stream, p->grad);
         p->grad_uninitialized = false;
     }
 }
@@ -330,14 +347,14 @@ void params_zero_grads(const Params *params, Device *device) {
 void params_begin_grads(const Params *params) {
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        p->grad_uninitialized = p->chunk >= 0;
+        p->grad_uninitialized = p->chunk >= 0 && !p->frozen;
         p->last = (LeafPlace){0};
     }
 }
 
 void params_watch_grads(const Params *params, const GradWatch *watch) {
     for (int i = 0; i < params->count; i++)
-        if (params->items[i]->chunk >= 0) params->items[i]->watch = watch;
+        if (params->items[i]->chunk >= 0 && !params->items[i]->frozen) params->items[i]->watch = watch;
 }
 
 void params_end_watch(const Params *params) {

@@ -7,7 +7,7 @@
 #include "layout/placement.h"
 #include "layout/topology.h"
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM } Init;
 
 enum { MAX_MATRICES = 3 };
 
@@ -16,9 +16,10 @@ typedef struct {
     int64_t rows, cols; // global shape; a vector is one row
     Cut cut;            // how it is cut, and over which axis
     Init init;
-    float stddev;        // of INIT_NORMAL
+    float stddev;        // of INIT_NORMAL; of INIT_UNIFORM the largest magnitude
     int64_t real_rows;   // rows from this one on are padding and stay zero; 0: none are
     bool decay;          // weight decay applies (matrices, not biases and norms)
+    bool adapter;        // it is trained where all others are frozen (Params.adapters_only)
     Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
     int stage;           // the model stage that holds it
     const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
@@ -46,6 +47,7 @@ typedef struct Param {
     Placement place;
     int unit;       // the unit that it belongs to
     int chunk;      // of this rank; -1: it is on another pipeline rank, and the tensors are absent
+    bool frozen;    // training does not change it: it has no gradient, and the optimizer keeps nothing of it
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
     Tensor value;   // local share, in the run's element type
     Tensor grad;    // F32 accumulator
@@ -63,12 +65,13 @@ typedef struct Param {
 // The values and the gradients of a chunk as two flat buffers, with a parameter at the same offset in both.
 // Reductions, shards and gathers work on these buffers. Every reduction (layout/placement.h) has a region,
 // [region[r], region[r + 1]), in which its parameters lie in the model's order. The length of a region is a
-// multiple of PARAM_ALIGNMENT times the number of its replicas.
+// multiple of PARAM_ALIGNMENT times the number of its replicas. Parameters that are frozen come after all regions, in
+// the values alone.
 typedef struct {
-    Tensor values, grads;            // [1, count] in the run's element type; F32
+    Tensor values, grads;            // [1, count] in the run's element type; F32 [1, region[NUM_REDUCTIONS]]
     Tensor partial[MAX_LEAF_LEVELS]; // as grads
     int64_t region[NUM_REDUCTIONS + 1];
-    int64_t count; // the end of the last region
+    int64_t count; // the end of the frozen parameters
 } ChunkParams;
 
 enum { PARAM_ALIGNMENT = 64 }; // elements; every parameter starts on it
@@ -86,6 +89,7 @@ typedef struct {
     ChunkParams *chunks;
     int num_chunks;
     bool values_only;    // set before placing: a model that is not trained takes no gradients
+    bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
     bool matrices_apart; // set before placing: hidden matrices have a region of their own, REDUCTION_MATRIX
     // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one
     // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary

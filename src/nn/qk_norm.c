@@ -67,13 +67,15 @@ void qk_norm_gradient(Context *c, const QkNorms *n, Tensor qkv, AttentionShape s
                       const QkNormStash *stash, Tensor dnormed, Tensor dqkv) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor sums = {0};
-    qk_norm_backward_weight(c->device, c->stream,
-                            (QkNormBackwardWeight){.dy = dnormed,
-                                                   .qkv = qkv,
-                                                   .rstd = stash->rstd,
-                                                   .dquery_gamma = param_grad(n->query, c->device, c->place),
-                                                   .dkey_gamma = param_grad(n->key, c->device, c->place),
-                                                   .shape = shape});
+    if (!n->query->frozen)
+        qk_norm_backward_weight(
+            c->device, c->stream,
+            (QkNormBackwardWeight){.dy = dnormed,
+                                   .qkv = qkv,
+                                   .rstd = stash->rstd,
+                                   .dquery_gamma = param_grad(n->query, c->device, c->place),
+                                   .dkey_gamma = param_grad(n->key, c->device, c->place),
+                                   .shape = shape});
     if (n->all) {
         sums = tensor_take(c->scratch, "sums of gradients of queries and keys", qkv.rows, 2, F32);
         qk_sums(c->device, c->stream,

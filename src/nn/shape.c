@@ -14,6 +14,18 @@ Float8 model_layer_float8(const ModelShape *s, const ModelMode *mode, int layer)
     return wide ? FLOAT8_NONE : mode->float8;
 }
 
+float model_lora_scale(const ModelShape *s) {
+    return s->lora_alpha / (s->lora_sqrt ? sqrtf((float)s->lora_rank) : (float)s->lora_rank);
+}
+
+ModelShape model_without_adapters(const ModelShape *s) {
+    ModelShape bare = *s;
+    bare.lora_rank = bare.lora_targets = 0;
+    bare.lora_alpha = bare.lora_dropout = 0;
+    bare.lora_sqrt = false;
+    return bare;
+}
+
 int model_groups(const ModelShape *s) { return s->groups ? s->groups : s->heads; }
 bool model_has_qkv_bias(const ModelShape *s) { return !s->no_linear_bias || s->qkv_bias; }
 bool model_has_proj_bias(const ModelShape *s) { return !s->no_linear_bias || s->proj_bias; }

@@ -2,6 +2,7 @@
 // frequencies, bytes stashed.
 #pragma once
 #include "config/defaults.h"
+#include "config/lora.h"
 #include "device/device.h"
 
 // GELU in its tanh form, SwiGLU, GELU by erf; a gated MLP whose gate is the tanh form of GELU, squared ReLU.
@@ -100,6 +101,9 @@ typedef struct {
     bool whole_logits;     // the head makes the logits of all tokens at once, as other programs do
 } ModelMode;
 
+float model_lora_scale(const ModelShape *shape); // of the adapters' outputs
+// The same model without its adapters.
+ModelShape model_without_adapters(const ModelShape *shape);
 Float8 model_layer_float8(const ModelShape *shape, const ModelMode *mode, int layer);
 int model_groups(const ModelShape *shape); // heads where groups is 0
 bool model_has_qkv_bias(const ModelShape *shape);

@@ -34,7 +34,8 @@ typedef struct {
     Groups groups;
     Arena *scratch; // empty between two instructions of the pipeline
     ModelMode mode;
-    LeafPlace place; // of the microbatch of the current instruction
+    bool adapters_off; // the model computes as if it had no adapters: for forwards alone
+    LeafPlace place;   // of the microbatch of the current instruction
     UnitWatch watch;
     SharedWatch shared;
 } Context;

@@ -209,12 +209,14 @@ static void cpu_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
 
 // ---- dropout, residual ------------------------------------------------------------------------------------
 
-// The mask of row s*B + b is that of sample first_sample + b; its column 0 is element s*H, which is returned.
+// The mask of row s*B + b is that of sample first_sample + b; its column 0 is element s*H + first_col, which is
+// returned.
 static uint64_t mask_open_row(Mask *mask, const Dropout *dropout, int64_t row, int64_t cols) {
     row += dropout->first_row;
     mask_open(mask, dropout);
     mask->sample = (uint64_t)(dropout->first_sample + row % dropout->samples);
-    return (uint64_t)(row / dropout->samples * cols);
+    int64_t width = dropout->cols ? dropout->cols : cols;
+    return (uint64_t)(row / dropout->samples * width + dropout->first_col);
 }
 
 static inline void bias_add_at(const Element *x, const Element *bias, const Element *residual, Element *y,

@@ -12,6 +12,7 @@ typedef struct {
     bool drops;
     int64_t first_sample;
     uint32_t samples, first_row;
+    int64_t first_col, cols; // as in a Dropout
 } Mask;
 
 static Mask mask_of(const Dropout *dropout, int64_t rows) {
@@ -24,17 +25,25 @@ static Mask mask_of(const Dropout *dropout, int64_t rows) {
     mask.first_sample = dropout->first_sample;
     mask.samples = (uint32_t)dropout->samples;
     mask.first_row = (uint32_t)dropout->first_row;
+    mask.first_col = dropout->first_col, mask.cols = dropout->cols;
     return mask;
 }
 
+// A mask's columns begin at a whole block of random words in every row.
+static bool has_whole_blocks(const Dropout *dropout) {
+    return dropout->first_col % 4 == 0 && dropout->cols % 4 == 0;
+}
+
 // Scales what is kept of columns c, c + 1, ... of a row, and zeroes the rest. Element c of row s*B + b is number
-// s * cols + c of its sample. WHOLE: that is a multiple of 4, so a pack is whole blocks of random words.
+// s * cols + c of its sample, or of a tensor with other columns beside these s * mask.cols + mask.first_col + c. WHOLE:
+// that is a multiple of 4, so a pack is whole blocks of random words.
 template <bool WHOLE, int WIDTH>
 DEVICE void apply_mask(const Mask &mask, int64_t row, int64_t cols, int64_t c, float (&x)[WIDTH]) {
     if (!mask.drops) return;
     const uint32_t whole_row = mask.first_row + (uint32_t)row, s = whole_row / mask.samples;
     const uint64_t sample = (uint64_t)mask.first_sample + (whole_row - s * mask.samples);
-    const uint64_t index = (uint64_t)s * (uint64_t)cols + (uint64_t)c;
+    const uint64_t width = (uint64_t)(mask.cols ? mask.cols : cols);
+    const uint64_t index = (uint64_t)s * width + (uint64_t)(mask.first_col + c);
     UNROLL
     for (int i = 0; i < WIDTH; i += 4) {
         uint32_t words[4];
@@ -104,14 +113,14 @@ static void launch_dropout_backward(const Exec *exec, const DropoutBackward *p) 
 
 template <class E> static void bias_dropout_add_of(const Exec *exec, const BiasDropoutAdd *p) {
     if (has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->residual) &&
-        has_whole_packs(p->y))
+        has_whole_packs(p->y) && has_whole_blocks(&p->dropout))
         launch_bias_dropout_add<E, true>(exec, p);
     else
         launch_bias_dropout_add<E, false>(exec, p);
 }
 
 template <class E> static void dropout_backward_of(const Exec *exec, const DropoutBackward *p) {
-    if (has_whole_packs(p->dy) && has_whole_packs(p->dx))
+    if (has_whole_packs(p->dy) && has_whole_packs(p->dx) && has_whole_blocks(&p->dropout))
         launch_dropout_backward<E, true>(exec, p);
     else
         launch_dropout_backward<E, false>(exec, p);

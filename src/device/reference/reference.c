@@ -117,7 +117,9 @@ static void reference_swiglu_backward(const Exec *exec, const SwigluBackward *p)
 static double dropout_factor(Dropout dropout, int64_t i, int64_t cols) {
     if (dropout.probability == 0) return 1;
     int64_t row = dropout.first_row + i / cols, s = row / dropout.samples, b = row % dropout.samples;
-    return reference_dropout_factor(dropout, dropout.first_sample + b, s * cols + i % cols);
+    int64_t width = dropout.cols ? dropout.cols : cols;
+    return reference_dropout_factor(dropout, dropout.first_sample + b,
+                                    s * width + dropout.first_col + i % cols);
 }
 
 static void reference_bias_dropout_add(const Exec *exec, const BiasDropoutAdd *p) {

@@ -95,6 +95,11 @@ ModelShape options_model(const Options *o, int vocabulary) {
         .norm_place = norm_place_of(o),
         .qk_norm = qk_norm_of(o),
         .family = family_of_name(o->model_family),
+        .lora_rank = o->lora_rank,
+        .lora_alpha = o->lora_rank ? (float)o->lora_alpha : 0,
+        .lora_dropout = o->lora_rank ? (float)o->lora_dropout : 0,
+        .lora_sqrt = o->lora_rank && o->use_rslora,
+        .lora_targets = o->shape.lora_targets,
     };
 }
 

@@ -137,6 +137,7 @@ Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *by
     *bytes = 0;
     TRY(model_weights(shape, &weights, &count));
     for (int i = 0; i < count; i++) {
+        if (weights[i].is_frozen) continue;
         int moments = kinds->muon && weights[i].is_hidden_matrix ? 1 : 2;
         int tensors = 1 + (kinds->moments ? moments : 0) + kinds->ema;
         *bytes += weights[i].rows * weights[i].cols * (int64_t)sizeof(float) * tensors;
