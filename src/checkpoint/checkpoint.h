@@ -79,6 +79,12 @@ typedef struct {
     int ends[MAX_END_TOKENS], num_ends;   // 0: null
 } ModelTokens;
 
+// The model beside which adapters (LoRA) are trained. It is not in their checkpoint, which names it.
+typedef struct {
+    const char *path; // absolute
+    uint64_t hash;    // see model_source_base
+} BaseModel;
+
 // The contents of a manifest without its slices. Strings are borrowed.
 typedef struct {
     ModelShape shape; // of the run: sizes, kinds and probabilities
@@ -88,6 +94,7 @@ typedef struct {
     int num_chunks;
     const char *dtype;   // of the run: "f32", "bf16", "f16"
     bool has_optimizer;  // it contains moments
+    BaseModel base;      // of a shape with adapters, of which alone it has weights and moments; else zeros
     const char *config;  // text of config.yaml, or NULL
     const char *program; // version of the program that wrote it
 } CheckpointInfo;
@@ -242,7 +249,8 @@ typedef struct ModelSource ModelSource;
 
 // `path` is a checkpoint, a Hugging Face folder, a GGUF file, or a folder of checkpoints, of which it opens the newest
 // that can be opened, or the one of `step` where that is >= 0. Checks that every weight exists in its shape, and every
-// moment where the checkpoint has moments, and that there is nothing else. Fails with ERR_NO_INPUT, ERR_DATA, or
+// moment where the checkpoint has moments, and that there is nothing else. A checkpoint of adapters (LoRA) is opened
+// together with the model that it names, from which all other weights are read. Fails with ERR_NO_INPUT, ERR_DATA, or
 // ERR_UNAVAILABLE, which names an architecture that is not supported.
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 void model_source_close(ModelSource *source);
@@ -271,6 +279,10 @@ Status weight_reader_fill(void *self, const Param *param, float *local);
 // Accepts values that are NaN or infinite: the first is reported on standard error, the others are only counted.
 void model_source_allow_non_finite(ModelSource *source, bool allow);
 int64_t model_source_non_finite(const ModelSource *source); // how many were accepted
+// Says which model adapters that are trained from here on have to name: this one, or the one that it names itself. The
+// hash is that of a checkpoint's manifest, or of what describes the model and the start of every weight. The path lives
+// as long as the source.   ERR_DATA, ERR_OS.
+Status model_source_base(ModelSource *source, BaseModel *base);
 // Has weights read from their moving average. ERR_CONFIG where the source keeps none.
 Status model_source_use_ema(ModelSource *source);
 // The checkpoint behind it, for its moments. NULL for models of other programs.

@@ -134,6 +134,7 @@ void checkpoint_describe(const CheckpointInfo *info, Text *out) {
             describe_field(&model_sizes[i].field, &info->shape, out);
     text_add(out, "%-18s %s\n", "dtype", info->dtype);
     text_add(out, "%-18s %s\n", "optimizer", info->has_optimizer ? "true" : "false");
+    if (info->shape.lora_rank) text_add(out, "%-18s %s\n", "base", info->base.path);
 }
 
 // ---- reading ------------------------------------------------------------------------------------

@@ -185,12 +185,25 @@ static Status read_grid(const Json *root, const char *what, CheckpointInfo *info
     return OK;
 }
 
+static Status read_base(const Json *root, const char *what, CheckpointInfo *info) {
+    const Json *base = json_member(root, "base");
+    Hash hash;
+    if (!info->shape.lora_rank) return OK;
+    info->base.path = json_string(json_member(base, "path"));
+    if (!info->base.path || *info->base.path != '/' || strlen(info->base.path) >= PATH_ROOM)
+        return bad(root, what, "base", "is missing or has no absolute \"path\"");
+    TRY(read_hash(base, what, "xxh3_64", 16, &hash));
+    info->base.hash = hash.low;
+    return OK;
+}
+
 static Status read_info(const Json *root, const char *what, CheckpointInfo *info) {
     TRY(state_read(json_member(root, "state"), what, &info->state));
     TRY(skipped_read(json_member(root, "skipped"), what, &info->state));
     TRY(shape_read(json_member(root, "model"), what, &info->shape));
     TRY(read_grid(root, what, info));
     TRY(tokens_read(json_member(root, "tokens"), what, &info->tokens));
+    TRY(read_base(root, what, info));
     info->dtype = json_string(json_member(root, "dtype"));
     info->program = json_string(json_member(root, "program"));
     if (!info->dtype || !info->program) return bad(root, what, "dtype", "or \"program\" is missing");

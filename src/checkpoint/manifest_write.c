@@ -117,9 +117,10 @@ static bool has_newer_sizes(const ModelShape *s) {
 
 // The lowest version of the format whose programs go on correctly. Programs of version 1 ignore the scaling of
 // rotations, those of version 2 the samples that are left out, those of version 3 what families other than GPT-2 and
-// Llama have; they take Muon's momentum and averages for damage.
+// Llama have; they take Muon's momentum and averages for damage. Those of version 4 miss the weights of a base.
 static int version_needed(const Manifest *m) {
     const CheckpointInfo *info = &m->info;
+    if (info->shape.lora_rank) return 5;
     if (has_newer_sizes(&info->shape)) return 4;
     if (manifest_keeps(m, STATE_MOMENTUM) || manifest_keeps(m, STATE_EMA)) return 4;
     return info->state.skipped.count ? 3 : info->shape.rope.kind == ROPE_PLAIN ? 1 : 2;
@@ -146,6 +147,10 @@ static void write_info(const Manifest *m, Text *out) {
              grid_along(info->grid, AXIS_DP), info->num_chunks);
     text_add(out, "\"dtype\": \"%s\",\n\"optimizer\": %s,\n", info->dtype,
              info->has_optimizer ? "true" : "false");
+    if (!info->shape.lora_rank) return;
+    text_add(out, "\"base\": {\"path\": ");
+    add_string(out, info->base.path);
+    text_add(out, ", \"xxh3_64\": \"%016" PRIx64 "\"},\n", info->base.hash);
 }
 
 void manifest_write_last_line(const char *text, size_t size, Text *out) {

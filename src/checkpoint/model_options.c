@@ -176,7 +176,7 @@ static void add_adapters(Rows *rows, const ModelShape *s) {
     add_row(rows, "lora_alpha", kind, "%s", text_string(&alpha));
     add_row(rows, "lora_target_modules", kind, "%s", text_string(&targets));
     add_row(rows, "use_rslora", kind, "%s", !has ? "" : s->lora_sqrt ? "true" : "false");
-    add_row(rows, "lora_dropout", has ? TRAINING : 0, "%s", text_string(&dropout));
+    add_row(rows, "lora_dropout", TRAINING, "%s", text_string(&dropout));
     text_free(&targets);
     text_free(&alpha);
     text_free(&dropout);

@@ -14,9 +14,11 @@ struct ModelSource {
     Checkpoint *checkpoint; // one of the three
     HuggingFace *model;
     GgufModel *gguf;
+    ModelSource *base; // of a checkpoint of adapters
     char *path;
-    uint64_t hash;    // of the file that describes the model
-    Text passed_over; // why newer checkpoints were not opened
+    uint64_t hash;     // of the file that describes the model
+    BaseModel as_base; // path NULL: not known yet
+    Text passed_over;  // why newer checkpoints were not opened
     bool allow_non_finite, use_ema;
     int64_t non_finite; // weights that are NaN or infinite and were accepted
 };
@@ -42,6 +44,7 @@ static Status check_tensor(const Checkpoint *c, StateTensor which, const WeightS
 }
 
 static bool wants(const Checkpoint *c, StateTensor which, const WeightSpec *weight, bool muon, bool ema) {
+    if (weight->is_frozen) return false;
     bool moments = checkpoint_info(c)->has_optimizer, momentum = muon && weight->is_hidden_matrix;
     switch (which) {
     case STATE_EXP_AVG:
@@ -209,6 +212,71 @@ static Status take_hash(ModelSource *source) {
     return status;
 }
 
+static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+    if (source->gguf) return gguf_model_read(source->gguf, name, rect, out, stride);
+    if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
+    char tensor_name[160];
+    bool of_base = source->base && checkpoint_find(source->checkpoint, name) < 0;
+    if (of_base) return model_source_read(source->base, name, rect, out, stride);
+    state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
+    int tensor = checkpoint_find(source->checkpoint, tensor_name);
+    if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, tensor_name);
+    return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
+}
+
+// The first elements of every weight: models of one shape and one config.json differ there.
+static Status hash_weights(ModelSource *source, uint64_t *hash) {
+    enum { MOST = 64 };
+    float some[MOST];
+    WeightSpec *weights;
+    int count;
+    TRY(model_weights(&model_source_info(source)->shape, &weights, &count));
+    Status status = OK;
+    for (int i = 0; i < count && status == OK; i++) {
+        Rect start = {0, 0, 1, weights[i].cols < MOST ? weights[i].cols : MOST};
+        status = read_weight(source, weights[i].name, start, some, start.cols);
+        if (status == OK)
+            *hash = (*hash ^ hash64_of(some, (size_t)start.cols * sizeof *some)) * 0x100000001B3u;
+    }
+    free(weights);
+    return status;
+}
+
+Status model_source_base(ModelSource *source, BaseModel *base) {
+    if (source->base) return model_source_base(source->base, base);
+    if (!source->as_base.path) {
+        source->as_base.hash = source->hash;
+        if (!source->checkpoint) TRY(hash_weights(source, &source->as_base.hash));
+        source->as_base.path = realpath(source->path, NULL);
+        if (!source->as_base.path) return fail(ERR_NO_INPUT, "%s is not there any more", source->path);
+    }
+    *base = source->as_base;
+    return OK;
+}
+
+static Status same_base(ModelSource *source, const BaseModel *wanted) {
+    BaseModel found = {0};
+    TRY(model_source_base(source->base, &found));
+    if (!source->base->base && found.hash == wanted->hash) return OK;
+    return fail(ERR_NO_INPUT,
+                "%s holds adapters for the model that was at %s, and another one is there now: put the model "
+                "back, or a link to it",
+                source->path, wanted->path);
+}
+
+// A checkpoint of adapters comes with the model beside which they were trained.
+static Status open_base(ModelSource *source) {
+    const CheckpointInfo *info = model_source_info(source);
+    if (!info->shape.lora_rank) return OK;
+    Status status = model_source_open(&source->base, info->base.path, -1);
+    if (status == OK) return same_base(source, &info->base);
+    return fail(
+        status,
+        "%s holds adapters for the model %s, which cannot be read: put the model back, or a link to it "
+        "(%s)",
+        source->path, info->base.path, fail_message());
+}
+
 Status model_source_open(ModelSource **out, const char *path, int64_t step) {
     ModelSource *source = *out = calloc(1, sizeof *source);
     CHECK(source, "no memory for a model");
@@ -218,6 +286,7 @@ Status model_source_open(ModelSource **out, const char *path, int64_t step) {
         CHECK(source->path, "no memory for a path");
         status = take_hash(source);
     }
+    if (status == OK) status = open_base(source);
     if (status == OK) return OK;
     model_source_close(source);
     *out = NULL;
@@ -229,7 +298,9 @@ void model_source_close(ModelSource *source) {
     checkpoint_close(source->checkpoint);
     hugging_face_close(source->model);
     gguf_model_close(source->gguf);
+    model_source_close(source->base);
     text_free(&source->passed_over);
+    free((char *)source->as_base.path);
     free(source->path);
     free(source);
 }
@@ -259,7 +330,11 @@ static Status read_any(void *source, const char *name, Rect rect, float *out, in
 
 WeightReader model_source_reader(ModelSource *source) { return (WeightReader){read_any, source}; }
 
-void model_source_allow_non_finite(ModelSource *source, bool allow) { source->allow_non_finite = allow; }
+void model_source_allow_non_finite(ModelSource *source, bool allow) {
+    source->allow_non_finite = allow;
+    if (source->base) source->base->allow_non_finite = allow;
+}
+
 Status model_source_use_ema(ModelSource *source) {
     source->use_ema = source->checkpoint && checkpoint_keeps(source->checkpoint, STATE_EMA);
     if (source->use_ema) return OK;
@@ -270,7 +345,9 @@ Status model_source_use_ema(ModelSource *source) {
         source->path);
 }
 
-int64_t model_source_non_finite(const ModelSource *source) { return source->non_finite; }
+int64_t model_source_non_finite(const ModelSource *source) {
+    return source->non_finite + (source->base ? source->base->non_finite : 0);
+}
 
 static Status non_finite(ModelSource *source, const char *name, int64_t row, int64_t col, double value) {
     char what[4500];
@@ -294,16 +371,6 @@ static Status check_finite(ModelSource *source, const char *name, Rect rect, con
         source->non_finite += found;
     }
     return OK;
-}
-
-static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
-    if (source->gguf) return gguf_model_read(source->gguf, name, rect, out, stride);
-    if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
-    char tensor_name[160];
-    state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
-    int tensor = checkpoint_find(source->checkpoint, tensor_name);
-    if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, tensor_name);
-    return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
 }
 
 Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {

@@ -263,13 +263,8 @@ static int team_of(const Device *device, int64_t elements) {
     return elements < LEAST_SHARED ? 1 : device_threads(device);
 }
 
-typedef struct {
-    const Device *device;
-    uint64_t seed;
-} InitialValues;
-
 // Threads divide the rows; the result does not depend on their number, since an element is a function of its index.
-static Status init_local(void *self, const Param *p, float *local) {
+Status param_init(void *self, const Param *p, float *local) {
     const InitialValues *init = self;
     RngKey key = rng_key(init->seed, p->spec.tied_to ? p->spec.tied_to : p->spec.name, 0);
     int64_t count = param_local_count(p), runs = placement_runs(&p->place);
@@ -331,7 +326,7 @@ Status params_fill(const Params *params, Device *device, FillParam *fill, void *
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,
                    void *self) {
     InitialValues init = {device, seed};
-    return params_fill(params, device, init_local, &init, write_master, self);
+    return params_fill(params, device, param_init, &init, write_master, self);
 }
 
 void params_zero_grads(const Params *params, Device *device) {

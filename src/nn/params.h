@@ -117,6 +117,12 @@ Status params_fill(const Params *params, Device *device, FillParam *fill, void *
 // grid and for any number of threads.   ERR_OS without host memory.
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,
                    void *self);
+// The initial values of one parameter, as params_init sets them: a FillParam. `self` is an InitialValues.
+typedef struct {
+    const Device *device;
+    uint64_t seed;
+} InitialValues;
+FillParam param_init;
 // Zeroes all gradients and the elements between parameters, which are reduced with them. Called once, before the first
 // step.
 void params_zero_grads(const Params *params, Device *device);

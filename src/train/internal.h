@@ -305,6 +305,7 @@ typedef struct {
     char message[1024];
     int64_t last; // iteration of the newest on disk that this run has committed or gone on from; -1: none
     int64_t past; // Restored.past
+    BaseModel base; // Restored.base
 } Saver;
 
 // Without --save this and the following functions do nothing. All are collective over the world.
@@ -361,6 +362,7 @@ typedef struct {
     int64_t past;    // the checkpoints in --save up to this step lead to where the run goes on; -1: none does
     int64_t on_disk; // the newest of them that can be opened; -1: none
     Belongings belongings; // of rank 0, where the run saves; the caller frees them
+    BaseModel base;  // of a run with adapters; the path belongs to whoever has this
 } Restored;
 
 // Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the

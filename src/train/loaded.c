@@ -106,7 +106,7 @@ static void note_training(Options *o, const char *path, const ModelShape *model,
     int count = model_options(model, theirs);
     model_options(asked, ours);
     for (int i = 0; i < count; i++) {
-        if (!theirs[i].is_training || !strcmp(theirs[i].value, ours[i].value)) continue;
+        if (!theirs[i].is_training || !*theirs[i].value || !strcmp(theirs[i].value, ours[i].value)) continue;
         Text note = {0};
         add_option(ours[i].option, ours[i].value, &note);
         text_add(&note, " is used, as given; the model of %s has %s", path, theirs[i].value);
@@ -151,11 +151,21 @@ static Status take_options(Options *o, const char *path, const ModelShape *model
     return status;
 }
 
+// What has adapters trains them; beside another model they begin.
+static Status check_adapters(const Options *o, const char *path, const ModelShape *model) {
+    if (!o->lora_rank || model->lora_rank || o->finetune) return OK;
+    return fail(ERR_CONFIG,
+                "--load %s: the model has no adapters, so that --lora-rank %d does not go on with it: add "
+                "--finetune to train new ones beside it",
+                path, o->lora_rank);
+}
+
 static Status resolve_with(Options *o, int world_size, const char *path, const ModelShape *model) {
     TRY(take_options(o, path, model));
     TRY(options_resolve(o, world_size));
     ModelShape asked = options_model(o, asked_vocabulary(o, model->vocabulary));
     TRY(same_model(path, model, &asked));
+    TRY(check_adapters(o, path, model));
     note_training(o, path, model, &asked);
     return OK;
 }
@@ -163,6 +173,12 @@ static Status resolve_with(Options *o, int world_size, const char *path, const M
 // Says before a run begins that its exports will not be of the family that the options name.
 static Status resolve_anew(Options *o, int world_size) {
     TRY(options_resolve(o, world_size));
+    if (o->lora_rank && o->load)
+        return fail(
+            ERR_NO_INPUT,
+            "--load %s: nothing is there yet, and --lora-rank %d trains adapters beside a model: begin "
+            "with --load MODEL --finetune",
+            o->load, o->lora_rank);
     ModelShape model = options_model(o, asked_vocabulary(o, 1));
     Text note = {0}, lack = {0};
     family_lack(&model, &lack);

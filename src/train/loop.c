@@ -214,6 +214,7 @@ static Status load_checkpoint(TrainingRun *run) {
     TRY(status);
     RunState state = restored.state;
     run->saver.past = restored.past;
+    run->saver.base = restored.base;
     if (!state.iteration) return OK;
     TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
     control_restore(&run->control, &state);

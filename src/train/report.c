@@ -78,6 +78,17 @@ static void print_model(const EngineSpec *spec) {
            (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype), products[spec->mode.float8]);
 }
 
+static void print_adapters(const ModelShape *m) {
+    int64_t bytes;
+    Text targets = {0};
+    if (!m->lora_rank || state_bytes(m, &(StateKinds){0}, &bytes) != OK) return;
+    lora_targets_print(m->lora_targets, &targets);
+    printf("adapters: rank %d, times %.4g, on %s: %.2f M parameters are trained, the model stays as it is\n",
+           m->lora_rank, (double)model_lora_scale(m), text_string(&targets),
+           (double)bytes / sizeof(float) / 1e6);
+    text_free(&targets);
+}
+
 static void print_memory(const EngineMemory *memory) {
     printf("memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, %d of "
            "%.1f recomputed ahead of weight gradients, scratch %.1f, workspace %.1f, total %.1f\n",
@@ -158,6 +169,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            "pipeline-model-parallel size: %d\n",
            shape->world_size, shape->dp, shape->tp, shape->pp);
     print_model(spec);
+    print_adapters(&spec->shape);
     const char *kernels = device_kernels(spec->device);
     printf("schedule: %s, %d microbatches of %d, %d chunk%s per rank; device %s%s%s, %d thread%s per rank",
            spec->schedule, spec->num_microbatches, spec->mode.microbatch, spec->num_chunks,

@@ -254,6 +254,15 @@ static Status take_belongings(const Options *o, Comm *world, const ModelSource *
     return comm_agree(world, takes ? read_belongings(o, source, restored) : OK);
 }
 
+// The path of the model that checkpoints of adapters name outlives the source.
+static Status take_base(Engine *engine, ModelSource *source, Restored *restored) {
+    if (!engine_spec_of(engine)->shape.lora_rank) return OK;
+    TRY(model_source_base(source, &restored->base));
+    restored->base.path = strdup(restored->base.path);
+    CHECK(restored->base.path, "no memory for a path");
+    return OK;
+}
+
 static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporter *reporter,
                           Candidates *candidates, Restored *restored) {
     Text why = {0};
@@ -268,6 +277,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         if (status == OK) take_state(o, source, &restored->state);
         if (status == OK) restored->step = one.step;
         if (status == OK) status = take_belongings(o, world, source, restored);
+        if (status == OK) status = comm_agree(world, take_base(engine, source, restored));
         if (status == OK) report_loaded(o, source, restored->from_memory, &restored->state, reporter);
         if (status == OK) warn_of_later(o, one.step, reporter);
         model_source_close(source);
@@ -380,6 +390,7 @@ Status run_restore_before(Engine *engine, const Saver *saver, int64_t newest, Ru
     if (status == OK) status = read_newest(engine, &own, world, saver->reporter, &candidates, &restored);
     *state = restored.state;
     belongings_free(&restored.belongings);
+    free((char *)restored.base.path);
     free(candidates.steps);
     return status;
 }

@@ -177,6 +177,7 @@ void saver_close(Saver *saver) {
     free(saver->records);
     text_free(&saver->record);
     text_free(&saver->config);
+    free((char *)saver->base.path);
     tokenizer_close(saver->tokenizer);
     belongings_free(&saver->belongings);
     engine_state_free(&saver->state);
@@ -367,6 +368,7 @@ static Status begin(Saver *saver, Engine *engine, const RunState *state) {
                                    .num_chunks = spec->num_chunks,
                                    .dtype = dtype_name(spec->mode.dtype),
                                    .has_optimizer = o->save_optim,
+                                   .base = saver->base,
                                    .config = text_string(&saver->config),
                                    .program = TRIREME_VERSION};
     if (saver->target == TO_DISK) saver->info.tokens = saver->belongings.tokens;

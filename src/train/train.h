@@ -165,7 +165,7 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
 void engine_state_free(EngineState *state);
 // Reads all weights, and with `moments` those of the optimizer from a source that is a checkpoint. `optimizer_steps` is
 // the number of steps that it has done. With `ema` averages go on where the source has any, else they begin at the
-// weights. May fail on this rank alone.
+// weights. Adapters get their initial values where the source has none. May fail on this rank alone.
 Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, int64_t optimizer_steps);
 int64_t engine_optimizer_steps(const Engine *engine);
 

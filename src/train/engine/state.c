@@ -229,6 +229,19 @@ static Status read_moments(void *self, const OwnedPart *part) {
     return part->v.data ? read_moment(r, part, STATE_EXP_AVG_SQ, part->v) : OK;
 }
 
+// Adapters begin with their initial values beside a model that has none.
+typedef struct {
+    WeightReader weights;
+    InitialValues initial;
+    bool has_adapters;
+} Values;
+
+static Status read_values(void *self, const Param *p, float *local) {
+    Values *values = self;
+    if (p->spec.adapter && !values->has_adapters) return param_init(&values->initial, p, local);
+    return weight_reader_fill(&values->weights, p, local);
+}
+
 Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, int64_t optimizer_steps) {
     Optimizer *optimizer = engine_optimizer(engine);
     Context *c = engine_context(engine);
@@ -236,8 +249,10 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, 
     Reading reading = {.source = source, .context = c, .moments = moments};
     reading.ema =
         ema && optimizer->options.ema_decay > 0 && checkpoint && checkpoint_keeps(checkpoint, STATE_EMA);
-    WeightReader reader = model_source_reader(source);
-    Status status = params_fill(engine_params(engine), c->device, weight_reader_fill, &reader,
+    Values values = {model_source_reader(source),
+                     {c->device, engine_spec_of(engine)->shape.seed},
+                     model_source_info(source)->shape.lora_rank > 0};
+    Status status = params_fill(engine_params(engine), c->device, read_values, &values,
                                 optimizer_write_master, optimizer);
     if (status == OK && (moments || reading.ema)) status = optimizer_visit(optimizer, read_moments, &reading);
     if (status == OK && moments) optimizer->steps = optimizer_steps;
