@@ -114,7 +114,36 @@ static void bad_tokens(void) {
     model_source_close(source);
 }
 
+// Tokens behind a SentencePiece model, as Phi-3 has them, are rows of the table: a GGUF file names them.
+static void added_words(void) {
+    static const char config[] =
+        "{\"added_tokens_decoder\": {\"2\": {\"content\": \"</s>\"}, \"40\": {\"content\": "
+        "\"<|end|>\", \"special\": true}, \"41\": {\"content\": \"word\"}, \"x\": 1}}";
+    Path save = path_of("added"), theirs = their_model(save.text, "theirs", "eos_token_id", "[2, 40]"),
+         file = inside(save.text, "model.gguf");
+    ModelSource *source;
+    Gguf *gguf;
+    put(theirs.text, "tokenizer_config.json", config, strlen(config));
+    EXPECT_OK(model_source_open(&source, theirs.text, -1));
+    EXPECT_OK(export_gguf(source, file.text, GGUF_F32));
+    model_source_close(source);
+    EXPECT_OK(gguf_open(&gguf, file.text));
+    const GgufPair *tokens = gguf_find(gguf, "tokenizer.ggml.tokens"),
+                   *types = gguf_find(gguf, "tokenizer.ggml.token_type");
+    CHECK(tokens && types && tokens->count == 67 && types->count == 67, "no tokens");
+    EXPECT(!strncmp(tokens->text[40].data, "<|end|>", 7) && !strncmp(tokens->text[41].data, "word", 4) &&
+               !strncmp(tokens->text[42].data, "[PAD42]", 7),
+           "%.7s %.4s", tokens->text[40].data, tokens->text[41].data);
+    int32_t type[67];
+    memcpy(type, types->data, sizeof type);
+    EXPECT(type[0] == 2 && type[2] == 3 && type[3] == 1 && type[40] == 3 && type[41] == 4 && type[42] == 5,
+           "types %d %d %d %d %d %d", type[0], type[2], type[3], type[40], type[41], type[42]);
+    gguf_close(gguf);
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"end_tokens", end_tokens}, {"bad_tokens", bad_tokens}, {0}}, argc,
-                       argv);
+    return harness_run(
+        (const Test[]){
+            {"end_tokens", end_tokens}, {"bad_tokens", bad_tokens}, {"added_words", added_words}, {0}},
+        argc, argv);
 }

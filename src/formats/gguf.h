@@ -54,6 +54,7 @@ void gguf_set_u32(GgufMetadata *metadata, const char *key, uint32_t value);
 void gguf_set_f32(GgufMetadata *metadata, const char *key, float value);
 void gguf_set_bool(GgufMetadata *metadata, const char *key, bool value);
 void gguf_set_string(GgufMetadata *metadata, const char *key, const char *value);
+void gguf_set_u8s(GgufMetadata *metadata, const char *key, const void *values, uint64_t count);
 void gguf_set_i32s(GgufMetadata *metadata, const char *key, const int32_t *values, uint64_t count);
 void gguf_set_f32s(GgufMetadata *metadata, const char *key, const float *values, uint64_t count);
 // Announces an array of strings. Exactly `count` calls of gguf_add_string must follow.

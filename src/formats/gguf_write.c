@@ -46,6 +46,11 @@ void gguf_set_string(GgufMetadata *metadata, const char *key, const char *value)
     add_string(&metadata->bytes, value, strlen(value));
 }
 
+void gguf_set_u8s(GgufMetadata *metadata, const char *key, const void *values, uint64_t count) {
+    begin_array(metadata, key, GGUF_U8, count);
+    text_add_bytes(&metadata->bytes, values, count);
+}
+
 void gguf_set_i32s(GgufMetadata *metadata, const char *key, const int32_t *values, uint64_t count) {
     begin_array(metadata, key, GGUF_I32, count);
     text_add_bytes(&metadata->bytes, values, count * sizeof *values);

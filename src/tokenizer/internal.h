@@ -31,8 +31,9 @@ struct Tokenizer {
     int num_patterns;
     bool add_prefix_space; // add a blank before text that does not begin with one
     AddedSet added[ADDED_SETS];
-    TokenType *types; // of BPE [vocabulary]; NULL: all are TOKEN_NORMAL
+    TokenType *types; // [vocabulary]; NULL: of BPE all are TOKEN_NORMAL
     SentencePiece *sentencepiece;
+    SentencePieceRules rules; // of `file`
     int32_t eod, bos;
     Text file;     // tokenizer.json or tokenizer.model as it was read; it is written unchanged
     Text config;   // the same of tokenizer_config.json
@@ -46,6 +47,10 @@ void tokenizer_add_pattern(Tokenizer *tokenizer, const char *pattern);
 // Finds the tokens that end and begin a text: named by the configuration, or else by well-known names. Fails
 // with ERR_DATA when none ends a text.
 Status tokenizer_find_ends(Tokenizer *tokenizer, const char *path);
+
+// Reads from the bytes of a SentencePiece model what its library does not tell: the types of the pieces, and the rules
+// (sentencepiece_file.c). What is not as expected is left out: the library has accepted the file.
+void sentencepiece_read_file(Tokenizer *tokenizer);
 
 void added_set_add(AddedSet *set, const char *text, size_t size, AddedToken token);
 void added_set_ready(AddedSet *set); // call it after the last added_set_add

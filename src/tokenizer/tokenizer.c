@@ -112,7 +112,8 @@ static TokenType sentencepiece_type(const SentencePiece *model, int id) {
 
 TokenType tokenizer_token_type(const Tokenizer *t, int id) {
     check_id(t, id);
-    if (t->kind == TOKENIZER_SENTENCEPIECE) return sentencepiece_type(t->sentencepiece, id);
+    if (t->kind == TOKENIZER_SENTENCEPIECE)
+        return t->types ? t->types[id] : sentencepiece_type(t->sentencepiece, id);
     if (id == t->eod || id == t->bos) return TOKEN_CONTROL;
     return t->types ? t->types[id] : TOKEN_NORMAL;
 }
@@ -128,6 +129,10 @@ void tokenizer_merge(const Tokenizer *t, int rank, Text *out) {
     CHECK(rank >= 0 && rank < tokenizer_num_merges(t), "merge %d of %d", rank, tokenizer_num_merges(t));
     bpe_write_merge(&t->bpe, (uint32_t)rank, out);
 }
+
+bool tokenizer_takes_whole(const Tokenizer *t) { return t->bpe.ignore_merges; }
+
+SentencePieceRules tokenizer_rules(const Tokenizer *t) { return t->rules; }
 
 int tokenizer_num_patterns(const Tokenizer *t) { return t->num_patterns; }
 

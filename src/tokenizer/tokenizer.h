@@ -88,6 +88,25 @@ void tokenizer_merge(const Tokenizer *tokenizer, int rank, Text *out);
 // The regular expressions that cut text into pieces, one after another: 0 <= i < tokenizer_num_patterns.
 int tokenizer_num_patterns(const Tokenizer *tokenizer);
 const char *tokenizer_pattern(const Tokenizer *tokenizer, int i);
+// Whether a piece that is spelled like a token becomes that token without any merging (ignore_merges).
+bool tokenizer_takes_whole(const Tokenizer *tokenizer);
+// What a SentencePiece model does beside cutting text into pieces; all zeros for other tokenizers.
+typedef struct {
+    bool unigram;         // it takes the most likely pieces; else it joins pairs, as BPE
+    bool adds_blank;      // before a text
+    bool removes_blanks;  // at both ends of a text, and all but one of several
+    const char *charsmap; // the table of its normalisation, as in its file; borrowed
+    size_t charsmap_bytes;
+} SentencePieceRules;
+SentencePieceRules tokenizer_rules(const Tokenizer *tokenizer);
+
+// A token that tokenizer_config.json adds behind the vocabulary.
+typedef struct {
+    int id;
+    char *text;
+    bool special;
+} AddedWord;
+
 // The settings by which other libraries use the tokenizer. `adds_bos` and `adds_eos` say whether they put the beginning
 // of text before what they encode and its end after it; tokenizer_config.json decides, or else the post-processor of
 // tokenizer.json. Nothing here uses these values: they are passed on when a model is exported.
@@ -100,6 +119,8 @@ typedef struct {
     // The texts by which chat templates write these tokens: of tokenizer_config.json, or where the tokenizer has none
     // the spellings of its own; NULL: none.
     char *bos_token, *eos_token, *pad_token, *unk_token;
+    AddedWord *added; // [num_added]
+    int num_added;
 } TokenizerUse;
 // It is the one place where a model's template is read.
 Status tokenizer_use_read(TokenizerUse *use, const Tokenizer *tokenizer);

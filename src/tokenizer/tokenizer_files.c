@@ -136,6 +136,7 @@ static Status read_sentencepiece(Tokenizer *t, const char *path) {
     t->kind = TOKENIZER_SENTENCEPIECE;
     t->sentencepiece = sentencepiece_open(t->file.data, t->file.size, message);
     if (!t->sentencepiece) return fail(ERR_DATA, "%s: SentencePiece: %s", path, message);
+    sentencepiece_read_file(t);
     t->eod = sentencepiece_eos(t->sentencepiece);
     t->bos = sentencepiece_bos(t->sentencepiece);
     return t->eod >= 0 ? OK : fail(ERR_DATA, "%s: the SentencePiece model has no end token (eos_id)", path);

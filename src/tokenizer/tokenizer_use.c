@@ -66,6 +66,23 @@ static char *find_token(const Json *config, const char *name) {
 
 static char *own_token(const Tokenizer *t, int id) { return id < 0 ? NULL : copy(tokenizer_spelling(t, id)); }
 
+// {"32000": {"content": "<|end|>", "special": true}, ...}
+static void read_added(const Tokenizer *t, const Json *decoder, TokenizerUse *use) {
+    if (!decoder || decoder->type != JSON_OBJECT || !decoder->count) return;
+    use->added = calloc(decoder->count, sizeof *use->added);
+    CHECK(use->added, "no memory for %zu tokens", decoder->count);
+    for (size_t i = 0; i < decoder->count; i++) {
+        const Json *item = &decoder->items[i];
+        const char *text = json_string(json_member(item, "content"));
+        int64_t id;
+        if (!parse_int(item->key, &id) || !text || id < tokenizer_vocab_size(t) || id >= MAX_VOCABULARY)
+            continue;
+        AddedWord *word = &use->added[use->num_added++];
+        *word = (AddedWord){.id = (int)id, .text = copy(text)};
+        (void)json_flag(json_member(item, "special"), &word->special);
+    }
+}
+
 static Status read_config(const Tokenizer *t, TokenizerUse *use) {
     Json *config;
     if (!t->config.size) {
@@ -82,6 +99,7 @@ static Status read_config(const Tokenizer *t, TokenizerUse *use) {
     use->eos_token = find_token(config, "eos_token");
     use->pad_token = find_token(config, "pad_token");
     use->unk_token = find_token(config, "unk_token");
+    read_added(t, json_member(config, "added_tokens_decoder"), use);
     json_free(config);
     return OK;
 }
@@ -110,5 +128,7 @@ void tokenizer_use_free(TokenizerUse *use) {
     char *const strings[] = {use->chat_template, use->bos_token, use->eos_token, use->pad_token,
                              use->unk_token};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) free(strings[i]);
+    for (int i = 0; i < use->num_added; i++) free(use->added[i].text);
+    free(use->added);
     *use = (TokenizerUse){0};
 }

@@ -1,8 +1,8 @@
 // Exports a model as one GGUF file for llama.cpp.
 #include "base/file.h"
 #include "checkpoint/fields.h"
+#include "checkpoint/foreign/gguf_tokenizer.h"
 #include "checkpoint/foreign/tensor_stream.h"
-#include "formats/gguf.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,117 +126,7 @@ static void describe_model(GgufMetadata *m, const Family *family, const ModelSha
     if (s->position == POSITION_ROTARY) describe_rotation(m, family, s);
 }
 
-// ---- the tokenizer ----------------------------------------------------------------------------------------
-
-// llama.cpp's names of the patterns that cut text into pieces. It knows a pattern by its name alone.
-static const struct {
-    const char *pattern, *name;
-} patterns[] = {
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", "gpt-2"},
-    {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", "gpt-2"},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     "llama-bpe"},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     "qwen2"},
-};
-
-static Status describe_pieces(GgufMetadata *m, const Tokenizer *t) {
-    const char *only = tokenizer_num_patterns(t) == 1 ? tokenizer_pattern(t, 0) : "";
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
-        if (!strcmp(only, patterns[i].pattern)) {
-            gguf_set_string(m, "tokenizer.ggml.pre", patterns[i].name);
-            return OK;
-        }
-    return fail(ERR_UNAVAILABLE, "llama.cpp has no name for how the tokenizer cuts text into pieces: %.200s",
-                *only ? only : "several patterns");
-}
-
-static void describe_merges(GgufMetadata *m, const Tokenizer *t) {
-    Text merge = {0};
-    gguf_begin_strings(m, "tokenizer.ggml.merges", (uint64_t)tokenizer_num_merges(t));
-    for (int rank = 0; rank < tokenizer_num_merges(t); rank++) {
-        if (merge.data) merge.size = 0;
-        tokenizer_merge(t, rank, &merge);
-        gguf_add_string(m, merge.data, merge.size);
-    }
-    text_free(&merge);
-}
-
-// Rows of the table after the tokenizer's vocabulary have no text.
-static void describe_tokens(GgufMetadata *m, const Tokenizer *t, int vocabulary, int32_t *types,
-                            float *scores) {
-    gguf_begin_strings(m, "tokenizer.ggml.tokens", (uint64_t)vocabulary);
-    for (int id = 0; id < vocabulary; id++) {
-        char none[32];
-        bool known = id < tokenizer_vocab_size(t);
-        snprintf(none, sizeof none, "[PAD%d]", id);
-        const char *spelling = known ? tokenizer_spelling(t, id) : none;
-        gguf_add_string(m, spelling, strlen(spelling));
-        types[id] = known ? (int32_t)tokenizer_token_type(t, id) : TOKEN_UNUSED;
-        scores[id] = known ? tokenizer_score(t, id) : 0;
-    }
-    gguf_set_i32s(m, "tokenizer.ggml.token_type", types, (uint64_t)vocabulary);
-    if (tokenizer_kind(t) == TOKENIZER_SENTENCEPIECE)
-        gguf_set_f32s(m, "tokenizer.ggml.scores", scores, (uint64_t)vocabulary);
-}
-
-static void set_token(GgufMetadata *m, const char *key, int id) {
-    if (id >= 0) gguf_set_u32(m, key, (uint32_t)id);
-}
-
-// The last of the other tokens that end a text, such as the end of a turn, and the one before it.
-static Status describe_ends(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
-    static const char *const keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-    TokenList ends = {0};
-    Status status = model_source_ends(source, t, &ends);
-    size_t left = ends.count, key = 0;
-    while (status == OK && left > 0 && key < 2)
-        if (ends.ids[--left] != tokenizer_eod(t)) set_token(m, keys[key++], ends.ids[left]);
-    token_list_free(&ends);
-    return status;
-}
-
-static void describe_begin(GgufMetadata *m, const ModelTokens *said, const Tokenizer *t) {
-    int bos = tokenizer_bos(t);
-    if (bos < 0 && said->says_begin && said->begin >= 0) bos = said->begin;
-    set_token(m, "tokenizer.ggml.bos_token_id", bos >= 0 ? bos : tokenizer_eod(t));
-}
-
-static Status describe_tokenizer(GgufMetadata *m, const ModelSource *source, const Tokenizer *t) {
-    const CheckpointInfo *info = model_source_info(source);
-    int vocabulary = info->shape.vocabulary;
-    bool pieces = tokenizer_kind(t) == TOKENIZER_SENTENCEPIECE;
-    if (tokenizer_vocab_size(t) > vocabulary)
-        return fail(ERR_DATA, "the tokenizer has %d tokens, the model %d", tokenizer_vocab_size(t),
-                    vocabulary);
-    int32_t *types = malloc((size_t)vocabulary * (sizeof *types + sizeof(float)) + 1);
-    if (!types) return fail(ERR_OS, "no memory for %d tokens", vocabulary);
-    gguf_set_string(m, "tokenizer.ggml.model", pieces ? "llama" : "gpt2");
-    describe_tokens(m, t, vocabulary, types, (float *)(types + vocabulary));
-    free(types);
-    describe_begin(m, &info->tokens, t);
-    set_token(m, "tokenizer.ggml.eos_token_id", tokenizer_eod(t));
-    set_token(m, "tokenizer.ggml.unknown_token_id", tokenizer_unknown(t));
-    if (info->tokens.says_pad) set_token(m, "tokenizer.ggml.padding_token_id", info->tokens.pad);
-    TRY(describe_ends(m, source, t));
-    if (pieces) return OK;
-    describe_merges(m, t);
-    return describe_pieces(m, t);
-}
-
-// ---- how it is used -----------------------------------------------------------------------------------------
-
-static Status describe_use(GgufMetadata *m, const Tokenizer *t) {
-    TokenizerUse use;
-    TRY(tokenizer_use_read(&use, t));
-    gguf_set_bool(m, "tokenizer.ggml.add_bos_token", use.adds_bos);
-    gguf_set_bool(m, "tokenizer.ggml.add_eos_token", use.adds_eos);
-    if (use.chat_template) gguf_set_string(m, "tokenizer.chat_template", use.chat_template);
-    tokenizer_use_free(&use);
-    return OK;
-}
+// ---- the model's name ---------------------------------------------------------------------------------------
 
 // The name of the model: that of its file or its folder, or of the folder of its checkpoints.
 static void describe_name(GgufMetadata *m, const ModelSource *source) {
@@ -358,8 +248,7 @@ Status export_gguf(ModelSource *source, const char *path, GgufKind kind) {
     describe_name(&metadata, source);
     if (known) {
         tokenizer_print_note(tokenizer);
-        status = describe_tokenizer(&metadata, source, tokenizer);
-        if (status == OK) status = describe_use(&metadata, tokenizer);
+        status = gguf_describe_tokenizer(&metadata, source, tokenizer);
     } else {
         gguf_set_string(&metadata, "tokenizer.ggml.model", "none");
     }
