@@ -126,20 +126,22 @@ typedef struct {
     const char *lines[MAX_SAMPLES];
     TokenList tokens[MAX_SAMPLES]; // of the lines
     int32_t seen[MAX_SAMPLES][MAX_TOKENS];
-    int batch, prompt, fed, longest_call, vocabulary, end;
+    TokenList prompts[MAX_SAMPLES];
+    int batch, fed, longest_call, vocabulary, end;
     int stop_after; // calls of `stopped`; 0: never
     int asked;
     Text given[MAX_SAMPLES];
 } Script;
 
-static void script_next(void *self, const int32_t *tokens, int n, float *logits) {
+static void script_next(void *self, int position, const int32_t *tokens, int n, float *logits) {
     Script *s = self;
+    EXPECT(position == s->fed, "position %d, not %d", position, s->fed);
     for (int i = 0; i < n * s->batch; i++) s->seen[i % s->batch][s->fed + i / s->batch] = tokens[i];
     s->fed += n;
     if (n > s->longest_call) s->longest_call = n;
     for (int b = 0; b < s->batch; b++) {
         float *row = logits + b * (s->vocabulary + PADDING);
-        int place = s->fed - s->prompt;
+        int place = s->fed - (int)s->prompts[b].count;
         for (int v = 0; v < s->vocabulary + PADDING; v++) row[v] = v < s->vocabulary ? 0.0f : 9.0f;
         if (place >= 0) row[place < (int)s->tokens[b].count ? s->tokens[b].ids[place] : s->end] = 1;
     }
@@ -159,37 +161,42 @@ static void script_give(void *self, int sample, const char *text, size_t size) {
 typedef struct {
     int batch, capacity, longest, most;
     const char *prompt, *stop;
+    const char *prompts[MAX_SAMPLES]; // of one sample each; NULL: `prompt`
     int32_t also_ends; // a second end token; 0: none
 } Asked;
 
 static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
-    TokenList prompt = {0};
     GenerateReport report = {0};
-    EXPECT_OK(prompt_encode(tokenizer, asked.prompt, strlen(asked.prompt), &prompt));
+    SampleSpec samples[MAX_SAMPLES];
     s->batch = asked.batch;
-    s->prompt = (int)prompt.count;
     s->vocabulary = tokenizer_vocab_size(tokenizer);
     s->end = tokenizer_eod(tokenizer);
-    for (int b = 0; b < asked.batch; b++)
+    for (int b = 0; b < asked.batch; b++) {
+        const char *prompt = asked.prompts[b] ? asked.prompts[b] : asked.prompt;
+        EXPECT_OK(prompt_encode(tokenizer, prompt, strlen(prompt), &s->prompts[b]));
         EXPECT_OK(tokenizer_encode(tokenizer, s->lines[b], strlen(s->lines[b]), &s->tokens[b]));
+        samples[b] = (SampleSpec){.prompt = s->prompts[b].ids,
+                                  .prompt_tokens = (int)s->prompts[b].count,
+                                  .max_new_tokens = asked.most,
+                                  .stops = &asked.stop,
+                                  .num_stops = asked.stop != NULL};
+    }
     TokenModel model = {s,           asked.batch,   asked.capacity, asked.longest, s->vocabulary + PADDING,
                         script_next, script_stopped};
     GenerateSpec spec = {.tokenizer = tokenizer,
                          .ends = (int32_t[]){s->end, asked.also_ends},
                          .num_ends = 1 + (asked.also_ends > 0),
-                         .prompt = prompt.ids,
-                         .prompt_tokens = (int)prompt.count,
-                         .max_new_tokens = asked.most,
-                         .stops = &asked.stop,
-                         .num_stops = asked.stop != NULL,
+                         .samples = samples,
                          .sampling = {.top_p = 1},
                          .give = script_give,
                          .self = s};
     EXPECT_OK(token_model_generate(&model, &spec, &report));
-    for (int i = 0; i < s->prompt && i < s->fed; i++)
-        EXPECT(s->seen[asked.batch - 1][i] == prompt.ids[i], "token %d of the prompt is wrong", i);
-    for (int b = 0; b < asked.batch; b++) token_list_free(&s->tokens[b]);
-    token_list_free(&prompt);
+    for (int b = 0; b < asked.batch; b++) {
+        for (int i = 0; i < (int)s->prompts[b].count && i < s->fed; i++)
+            EXPECT(s->seen[b][i] == s->prompts[b].ids[i], "token %d of prompt %d is wrong", i, b);
+        token_list_free(&s->tokens[b]);
+        token_list_free(&s->prompts[b]);
+    }
     return report;
 }
 
@@ -202,7 +209,7 @@ static void expect_text(Script *s, int sample, const char *text) {
 static void samples_end_on_their_own(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"one", "t\xc3\xa9o", "three and more"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 4, 9, "prompt", NULL, 0});
+    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 4, 9, "prompt", NULL, {0}, 0});
     EXPECT(report.num_endings[END_TOKEN] == 2 && report.num_endings[END_COUNT] == 1, "wrong ends");
     EXPECT(report.new_tokens == 4 + 5 + 9, "%lld tokens", (long long)report.new_tokens);
     EXPECT(s.longest_call == 4 && s.fed == 6 + 8, "calls of %d tokens, %d in all", s.longest_call, s.fed);
@@ -216,17 +223,32 @@ static void samples_end_on_their_own(void) {
 static void any_end_token_ends(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"one|two", "three"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", NULL, '|' - '!'});
+    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", NULL, {0}, '|' - '!'});
     EXPECT(report.num_endings[END_TOKEN] == 2, "wrong ends");
     expect_text(&s, 0, "one");
     expect_text(&s, 1, "three");
     tokenizer_close(tokenizer);
 }
 
+// Each sample goes on where its own prompt ends, though the shortest is the only one that is computed at once.
+static void prompts_of_several_lengths(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    Script s = {.lines = {"one", "two and more", "three"}};
+    GenerateReport report =
+        play(&s, tokenizer,
+             (Asked){.batch = 3, .capacity = 60, .longest = 4, .most = 6, .prompts = {"longer", "p", "mid"}});
+    EXPECT(report.num_endings[END_TOKEN] == 2 && report.num_endings[END_COUNT] == 1, "wrong ends");
+    EXPECT(s.longest_call == 1 && s.fed == 6 + 3, "calls of %d tokens, %d in all", s.longest_call, s.fed);
+    expect_text(&s, 0, "one");
+    expect_text(&s, 1, "two an");
+    expect_text(&s, 2, "three");
+    tokenizer_close(tokenizer);
+}
+
 static void stops_straddle_tokens(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"a\nQ: b", "\nQ", "\nQ:"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 60, 50, "p", "\nQ:", 0});
+    GenerateReport report = play(&s, tokenizer, (Asked){3, 60, 60, 50, "p", "\nQ:", {0}, 0});
     EXPECT(report.num_endings[END_STOP] == 2 && report.num_endings[END_TOKEN] == 1, "wrong ends");
     expect_text(&s, 0, "a");
     expect_text(&s, 1, "\nQ"); // it was none, after all
@@ -238,11 +260,11 @@ static void stops_straddle_tokens(void) {
 static void capacity_ends(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"abc\xe2\x82\xac"}};
-    GenerateReport report = play(&s, tokenizer, (Asked){1, 8, 3, 50, "1234", NULL, 0});
+    GenerateReport report = play(&s, tokenizer, (Asked){1, 8, 3, 50, "1234", NULL, {0}, 0});
     EXPECT(report.num_endings[END_CAPACITY] == 1 && s.fed == 8, "%d fed", s.fed);
     expect_text(&s, 0, "abc\xef\xbf\xbd");
     s = (Script){.lines = {"abc"}};
-    report = play(&s, tokenizer, (Asked){1, 4, 4, 50, "1234", NULL, 0});
+    report = play(&s, tokenizer, (Asked){1, 4, 4, 50, "1234", NULL, {0}, 0});
     EXPECT(report.num_endings[END_CAPACITY] == 1 && s.fed == 4, "%d fed", s.fed);
     expect_text(&s, 0, "a");
     tokenizer_close(tokenizer);
@@ -251,12 +273,12 @@ static void capacity_ends(void) {
 static void signals_end(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     Script s = {.lines = {"abcdef", "g"}, .stop_after = 4};
-    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", "bcx", 0});
+    GenerateReport report = play(&s, tokenizer, (Asked){2, 60, 60, 50, "p", "bcx", {0}, 0});
     EXPECT(report.num_endings[END_SIGNAL] == 1 && report.num_endings[END_TOKEN] == 1, "wrong ends");
     expect_text(&s, 0, "abc"); // what waited for a stop string is given
     expect_text(&s, 1, "g");
     s = (Script){.lines = {"abcdef"}, .stop_after = 1};
-    play(&s, tokenizer, (Asked){1, 60, 60, 50, "p", NULL, 0});
+    play(&s, tokenizer, (Asked){1, 60, 60, 50, "p", NULL, {0}, 0});
     EXPECT(s.fed == 0, "%d tokens were fed", s.fed);
     tokenizer_close(tokenizer);
 }
@@ -266,7 +288,7 @@ static void blanks_of_the_null_tokenizer(void) {
     Tokenizer *tokenizer;
     EXPECT_OK(tokenizer_open_null(&tokenizer, 100));
     Script s = {.lines = {"7 99 0"}};
-    play(&s, tokenizer, (Asked){1, 60, 60, 50, "1 2 3", NULL, 0});
+    play(&s, tokenizer, (Asked){1, 60, 60, 50, "1 2 3", NULL, {0}, 0});
     expect_text(&s, 0, " 7 99 0");
     tokenizer_close(tokenizer);
 }
@@ -286,6 +308,10 @@ int main(int argc, char **argv) {
                                       {"first of several stops", first_of_several_stops},
                                       {"samples end on their own", samples_end_on_their_own},
                                       {"any end token ends", any_end_token_ends},
+    tokenizer_close(tokenizer);
+}
+
+                                      {"prompts of several lengths", prompts_of_several_lengths},
                                       {"stops straddle tokens", stops_straddle_tokens},
                                       {"capacity ends", capacity_ends},
                                       {"signals end", signals_end},

@@ -102,7 +102,7 @@ static Status take_token(Generation *g, int b) {
     sample->last = token;
     if (stop)
         end_sample(g, b, END_STOP);
-    else if (sample->new_tokens == g->spec->max_new_tokens)
+    else if (sample->new_tokens == g->spec->samples[b].max_new_tokens)
         end_sample(g, b, END_COUNT);
     else
         hand_over(g, b);
@@ -122,38 +122,44 @@ static bool feed(Generation *g, int n) {
         end_all(g, END_SIGNAL);
         return false;
     }
-    g->model->next(g->model->self, g->tokens, n, g->logits);
+    g->model->next(g->model->self, g->fed, g->tokens, n, g->logits);
     g->fed += n;
     return true;
 }
 
-static bool feed_prompt(Generation *g) {
-    int batch = g->model->batch, n;
-    for (int done = 0; done < g->spec->prompt_tokens; done += n) {
-        int left = g->spec->prompt_tokens - done;
-        n = left < g->model->longest ? left : g->model->longest;
-        for (int i = 0; i < n * batch; i++) g->tokens[i] = g->spec->prompt[done + i / batch];
+// The first tokens of the prompts, as many as the shortest one has.
+static bool feed_prompts(Generation *g) {
+    int batch = g->model->batch, shortest = g->spec->samples[0].prompt_tokens, n;
+    for (int b = 1; b < batch; b++)
+        if (g->spec->samples[b].prompt_tokens < shortest) shortest = g->spec->samples[b].prompt_tokens;
+    for (int done = 0; done < shortest; done += n) {
+        n = shortest - done < g->model->longest ? shortest - done : g->model->longest;
+        for (int i = 0; i < n * batch; i++)
+            g->tokens[i] = g->spec->samples[i % batch].prompt[done + i / batch];
         if (!feed(g, n)) return false;
     }
     return true;
 }
+
+static bool in_prompt(const Generation *g, int b) { return g->fed < g->spec->samples[b].prompt_tokens; }
 
 static bool feed_tokens(Generation *g) {
     if (g->fed == g->model->capacity) {
         end_all(g, END_CAPACITY);
         return false;
     }
-    for (int b = 0; b < g->model->batch; b++) g->tokens[b] = g->samples[b].last;
+    for (int b = 0; b < g->model->batch; b++)
+        g->tokens[b] = in_prompt(g, b) ? g->spec->samples[b].prompt[g->fed] : g->samples[b].last;
     return feed(g, 1);
 }
 
 static Status run(Generation *g) {
     double start = clock_s();
-    bool more = feed_prompt(g);
+    bool more = feed_prompts(g);
     g->report->prompt_s = clock_s() - start;
     while (more) {
         for (int b = 0; b < g->model->batch; b++)
-            if (!g->samples[b].ended) TRY(take_token(g, b));
+            if (!g->samples[b].ended && !in_prompt(g, b)) TRY(take_token(g, b));
         more = g->living > 0 && feed_tokens(g);
     }
     g->report->new_s = clock_s() - start - g->report->prompt_s;
@@ -171,9 +177,11 @@ static Status open_generation(Generation *g, const TokenModel *model, const Gene
     g->scratch = malloc(vocabulary * sizeof *g->scratch);
     if (!g->samples || !g->tokens || !g->logits || !g->scratch)
         return fail(ERR_OS, "no memory for the logits of %d samples", model->batch);
-    for (int b = 0; b < model->batch; b++)
-        g->samples[b] = (Sample){.text = {.stops = spec->stops, .num_stops = spec->num_stops},
-                                 .last = spec->prompt[spec->prompt_tokens - 1]};
+    for (int b = 0; b < model->batch; b++) {
+        const SampleSpec *sample = &spec->samples[b];
+        g->samples[b] = (Sample){.text = {.stops = sample->stops, .num_stops = sample->num_stops},
+                                 .last = sample->prompt[sample->prompt_tokens - 1]};
+    }
     return OK;
 }
 
@@ -187,9 +195,12 @@ static void close_generation(Generation *g) {
 }
 
 Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report) {
-    CHECK(spec->prompt_tokens > 0 && spec->prompt_tokens <= model->capacity && spec->max_new_tokens > 0,
-          "a prompt of %d tokens, %d new ones, capacity %d", spec->prompt_tokens, spec->max_new_tokens,
-          model->capacity);
+    for (int b = 0; b < model->batch; b++) {
+        const SampleSpec *s = &spec->samples[b];
+        CHECK(s->prompt_tokens > 0 && s->prompt_tokens <= model->capacity && s->max_new_tokens > 0,
+              "a prompt of %d tokens, %d new ones, capacity %d", s->prompt_tokens, s->max_new_tokens,
+              model->capacity);
+    }
     *report = (GenerateReport){0};
     Generation g = {.model = model, .spec = spec, .report = report};
     Status status = open_generation(&g, model, spec);

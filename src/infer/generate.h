@@ -1,4 +1,4 @@
-// Generates text token by token: B samples of one prompt side by side, until each has ended.
+// Generates text token by token: B samples side by side, of one prompt or of several, until each has ended.
 //
 // The model is a function that returns the logits of the next token. They have the same bits on every rank, so every
 // rank runs the same loop, draws the same tokens and finds the same ends; only rank 0 has a callback for text. The
@@ -30,21 +30,27 @@ typedef struct {
     int capacity;   // tokens of one sequence, at most
     int longest;    // tokens of one call, at most
     int vocabulary; // entries of a row of logits
-    void (*next)(void *self, const int32_t *tokens, int n, float *logits);
+    // Appends n tokens to each sequence after `position` others, 0 at the start of a batch.
+    void (*next)(void *self, int position, const int32_t *tokens, int n, float *logits);
     bool (*stopped)(void *self); // called before each `next`; the answer is the same on all ranks
 } TokenModel;
 
 typedef enum { END_TOKEN, END_STOP, END_COUNT, END_CAPACITY, END_SIGNAL, NUM_ENDINGS } Ending;
 
+// What a sample continues, and where it ends.
 typedef struct {
-    const Tokenizer *tokenizer;
-    const int32_t *ends; // each of these tokens ends a sample
-    size_t num_ends;
     const int32_t *prompt;
     int prompt_tokens; // 1 ... capacity
     int max_new_tokens;
     const char *const *stops;
     int num_stops;
+} SampleSpec;
+
+typedef struct {
+    const Tokenizer *tokenizer;
+    const int32_t *ends; // each of these tokens ends a sample
+    size_t num_ends;
+    const SampleSpec *samples; // [B]
     SampleOptions sampling;
     // Optional callback: receives the next piece of a sample's text, which is not empty.
     void (*give)(void *self, int sample, const char *text, size_t size);
@@ -57,10 +63,12 @@ typedef struct {
     double prompt_s, new_s;       // time for the prompt, and after it
 } GenerateReport;
 
-// Generates B samples. A sample ends at an end token, before a stop string, after max_new_tokens, with
-// the token that follows a full capacity, or on a signal; after its end it stays in the batch and is ignored. Tokens
-// that the tokenizer does not have are never drawn. The text of sample b is a function of the model, the prompt, the
-// options and b.   Collective over the model's ranks.   ERR_OS without memory.
+// Generates B samples. The model sees the tokens that all prompts have at once, and then one token of every sample
+// after the other: of its prompt as long as there are any, and its own. A sample ends at an end token,
+// before a stop string, after max_new_tokens, with the token that follows a full capacity, or on a signal; after its
+// end it stays in the batch and is ignored. Tokens that the tokenizer does not have are never drawn. The text of sample
+// b is a function of the model, its prompt, the options and b.   Collective over the model's ranks.   ERR_OS without
+// memory.
 Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report);
 
 // Encodes a prompt. An empty one becomes the token of text_start; fails with ERR_CONFIG when the tokenizer has none.

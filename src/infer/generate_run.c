@@ -16,7 +16,8 @@ typedef struct {
     int num_samples, capacity;
     int longest; // tokens of one call
     Infer *infer;
-    Text *texts; // [num_samples] of several, on the rank that prints
+    SampleSpec *samples; // [num_samples], all alike
+    Text *texts;         // [num_samples] of several, on the rank that prints
     bool line_open;
 } GenerateRun;
 
@@ -115,8 +116,9 @@ static void print_report(const GenerateRun *run, const GenerateReport *report) {
 
 // ---- the run ------------------------------------------------------------------------------------
 
-static void next(void *self, const int32_t *tokens, int n, float *logits) {
+static void next(void *self, int position, const int32_t *tokens, int n, float *logits) {
     GenerateRun *run = self;
+    (void)position; // there is one batch
     infer_next(run->infer, tokens, n, logits);
 }
 
@@ -132,7 +134,14 @@ static Status open_run(GenerateRun *run) {
     TRY(choose_lengths(run));
     if (comm_rank(run->world) == 0) note_length(run);
     run->texts = calloc((size_t)run->num_samples, sizeof *run->texts);
-    CHECK(run->texts, "no memory for %d texts", run->num_samples);
+    run->samples = malloc((size_t)run->num_samples * sizeof *run->samples);
+    CHECK(run->texts && run->samples, "no memory for %d texts", run->num_samples);
+    for (int i = 0; i < run->num_samples; i++)
+        run->samples[i] = (SampleSpec){.prompt = run->prompt.ids,
+                                       .prompt_tokens = (int)run->prompt.count,
+                                       .max_new_tokens = o->max_new_tokens,
+                                       .stops = o->stop.items,
+                                       .num_stops = o->stop.count};
     InferSpec spec = {
         .batch = run->num_samples, .capacity = run->capacity, .longest = run->longest, .cache = o->kv_cache};
     return model_job_infer(run->job, run->world, spec, &run->infer);
@@ -151,11 +160,7 @@ static Status generate_texts(GenerateRun *run) {
     GenerateSpec spec = {.tokenizer = run->job->tokenizer,
                          .ends = run->job->ends.ids,
                          .num_ends = run->job->ends.count,
-                         .prompt = run->prompt.ids,
-                         .prompt_tokens = (int)run->prompt.count,
-                         .max_new_tokens = o->max_new_tokens,
-                         .stops = o->stop.items,
-                         .num_stops = o->stop.count,
+                         .samples = run->samples,
                          .sampling = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed},
                          .give = prints ? print_piece : NULL,
                          .self = run};
@@ -176,6 +181,7 @@ Status generate_run(Comm *world, void *arg) {
     infer_close(run.infer);
     for (int i = 0; run.texts && i < run.num_samples; i++) text_free(&run.texts[i]);
     free(run.texts);
+    free(run.samples);
     token_list_free(&run.prompt);
     return status;
 }
