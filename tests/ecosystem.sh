@@ -42,3 +42,4 @@ cd "$folder" || exit 1
 "$venv/bin/python" "$here/ecosystem/chat_templates.py" "$trireme" || exit 1
 "$venv/bin/python" "$here/ecosystem/sft_losses.py" "$trireme" || exit 1
 "$venv/bin/python" "$here/ecosystem/dpo_losses.py" "$trireme" || exit 1
+"$venv/bin/python" "$here/ecosystem/tasks.py" "$trireme" || exit 1

@@ -219,6 +219,42 @@ if check "log-likelihoods of processes are those of one rank"; then
     launcher=()
 fi
 
+# ---- tasks -----------------------------------------------------------------------------------------------
+mkdir tasks
+for i in $(seq 9); do
+    printf '{"context": "document %d: int ", "choices": ["f_%d(int a) {", "return"], "gold": %d}\n' "$i" "$i" $((i % 2))
+done >tasks/choice.jsonl
+for i in $(seq 9); do printf '{"text": "document %d: int f_%d(int a) { return a + %d; }"}\n' "$i" "$i" "$i"; done >tasks/text.jsonl
+for i in $(seq 9); do
+    printf '{"prompt": "document %*d", "until": ["("], "target": ": int f_", "max_new_tokens": 9}\n' $((i % 4)) "$i"
+done >answers.jsonl
+all_tasks=(--task tasks/ --task answers.jsonl)
+task_alone() { run evaluate task_alone --load saved "${all_tasks[@]}" --mbs 1 --output task_alone.jsonl --threads 1; }
+if check "tasks of a folder and a file make one table"; then
+    need task_alone
+    [[ $(awk 'NR > 1 { print NF, $NF }' task_alone.out | sort -u | tr '\n' ';') == "4 9;5 9;" ]] ||
+        complain "table: $(cat task_alone.out)"
+    [[ $(wc -l <task_alone.jsonl) == 27 ]] || complain "$(wc -l <task_alone.jsonl) answers"
+    run evaluate task_json --load saved "${all_tasks[@]}" --json --limit 2
+    grep -q '"task": "text", "metric": "bits_per_byte", .*"n": 2}' task_json.out || complain "$(cat task_json.out)"
+fi
+for grid in "${grids[@]}"; do
+    read -r t p <<<"$grid"
+    if check "tasks on tp $t, pp $p have the results of one rank"; then
+        need task_alone
+        run evaluate "task$t$p" --load saved "${all_tasks[@]}" --mbs $((t + 2 * p)) --tp "$t" --pp "$p" \
+            --ranks $((t * p)) --threads 1 --output "task$t$p.jsonl"
+        close_answers "task$t$p.jsonl" task_alone.jsonl
+    fi
+done
+if check "tasks of processes have the results of one rank"; then
+    need task_alone
+    launcher=(mpirun -n 2)
+    run evaluate task_mpi --load saved "${all_tasks[@]}" --pp 2 --output task_mpi.jsonl
+    close_answers task_mpi.jsonl task_alone.jsonl
+    launcher=()
+fi
+
 # ---- what is refused -------------------------------------------------------------------------------------
 refuse() { check "refused with: $2" refused "$@"; }
 refuse 64 "--load is needed" generate --prompt x
@@ -253,8 +289,15 @@ if check "refused with: vocabulary"; then
     refused 65 "vocabulary" evaluate --load numbered --data-path documents --split "0,1,0"
 fi
 refuse 66 "missing" evaluate --load saved --requests missing.jsonl
+refuse 64 "give --task FILE, too" evaluate --load saved --data-path documents --limit 3
+refuse 64 "two evaluations" evaluate --load saved --data-path documents --task requests.jsonl
+mkdir -p empty_folder
+refuse 66 "no file that ends in .jsonl" evaluate --load saved --task empty_folder
+echo '{"context": "a", "choices": ["b", "c"]}' >bad_task.jsonl
+refuse 65 'bad_task.jsonl:1: "gold" is missing' evaluate --load saved --task bad_task.jsonl
+refuse 64 "did you mean strip" evaluate --load saved --task bad_task.jsonl --filter stripe
 echo '{"context": "a"}' >bad.jsonl
-refuse 65 "bad.jsonl, line 1" evaluate --load saved --requests bad.jsonl --output never.jsonl
+refuse 65 "bad.jsonl:1: needs either" evaluate --load saved --requests bad.jsonl --output never.jsonl
 [[ -e never.jsonl ]] && complain "an empty file of answers was left"
 
 finish

@@ -255,6 +255,38 @@ static Status score_between(Comm *world, void *arg) {
 
 static void scoring_leaves_no_trace(void) { on_some_grids(score_between, F32); }
 
+// Labels after appended tokens have the losses of one call; the text goes on after them.
+static Status append_labels(Comm *world, void *arg) {
+    const FixtureRun *run = arg;
+    enum { N = 9, SEEN = 4 };
+    float nll[N * BATCH], margin[N * BATCH], late[N * BATCH], late_margin[N * BATCH], logits[LOGITS],
+        alone[LOGITS];
+    int32_t tokens[N * BATCH], labels[N * BATCH];
+    Infer *infer;
+    if (!run->spec.cache) return OK;
+    TRY(fixture_open(&infer, &run->shape, &run->spec, world));
+    infer_score(infer, fixture_text(tokens, 0, N, BATCH), fixture_text(labels, 1, N, BATCH), N, nll, margin);
+    for (int round = 0; round < 2; round++) {
+        infer_rewind(infer, 0);
+        infer_append(infer, tokens, NULL, SEEN, NULL, NULL);
+        infer_append(infer, tokens + SEEN * BATCH, labels + SEEN * BATCH, N - SEEN, late, late_margin);
+        EXPECT(infer_position(infer) == N, "position %d", infer_position(infer));
+        for (int i = 0; i < (N - SEEN) * BATCH; i++) {
+            EXPECT(fabsf(late[i] - nll[SEEN * BATCH + i]) < 2e-5f, "label %d: %.7g, not %.7g", i,
+                   (double)late[i], (double)nll[SEEN * BATCH + i]);
+            EXPECT(fabsf(late_margin[i] - margin[SEEN * BATCH + i]) < 2e-5f, "label %d: another margin", i);
+        }
+    }
+    feed(infer, N, N + 3, 3, logits);
+    infer_rewind(infer, 0);
+    feed(infer, 0, N + 3, 3, alone);
+    EXPECT(!memcmp(logits, alone, sizeof logits), "it goes on otherwise after labels");
+    infer_close(infer);
+    return OK;
+}
+
+static void labels_after_others(void) { on_some_grids(append_labels, F32); }
+
 static void losses_are_those_of_the_logits(void) { on_some_grids(compare_losses, F32); }
 
 // ---- what cannot be run -----------------------------------------------------------------------------------
@@ -312,6 +344,7 @@ int main(int argc, char **argv) {
                                       {"pieces_do_not_show", pieces_do_not_show},
                                       {"going_back_forgets", going_back_forgets},
                                       {"losses_are_those_of_the_logits", losses_are_those_of_the_logits},
+                                      {"labels after others", labels_after_others},
                                       {"scoring_leaves_no_trace", scoring_leaves_no_trace},
                                       {"refusals", refusals},
                                       {"damage_on_one_rank", damage_on_one_rank},

@@ -162,7 +162,7 @@ typedef struct {
     int batch, capacity, longest, most;
     const char *prompt, *stop;
     const char *prompts[MAX_SAMPLES]; // of one sample each; NULL: `prompt`
-    int32_t also_ends; // a second end token; 0: none
+    int32_t also_ends;                // a second end token; 0: none
 } Asked;
 
 static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
@@ -308,9 +308,6 @@ int main(int argc, char **argv) {
                                       {"first of several stops", first_of_several_stops},
                                       {"samples end on their own", samples_end_on_their_own},
                                       {"any end token ends", any_end_token_ends},
-    tokenizer_close(tokenizer);
-}
-
                                       {"prompts of several lengths", prompts_of_several_lengths},
                                       {"stops straddle tokens", stops_straddle_tokens},
                                       {"capacity ends", capacity_ends},

@@ -11,29 +11,41 @@
 // of a nat: sums are exact.
 typedef struct {
     int batch, longest, calls, stop_after;
+    bool cache;
+    uint32_t *seen; // with a cache: of row b after so many tokens of calls, [longest + 1, B]
+    int held;       // tokens of each row that it has seen
+    int64_t computed;
 } Model;
 
 static float model_nll(uint32_t seen, int32_t label) { return (float)((seen ^ (uint32_t)label) % 60) / 16; }
 
 static uint32_t see(uint32_t seen, int32_t token) { return (seen + (uint32_t)token + 1) * 2654435761u >> 3; }
 
-static bool score(void *self, int32_t *tokens, int32_t *labels, int n, float *nll, float *margin) {
+static bool score(void *self, int position, int32_t *tokens, int32_t *labels, int n, float *nll,
+                  float *margin) {
     Model *m = self;
     EXPECT(n >= 1 && n <= m->longest, "%d tokens", n);
+    EXPECT(m->cache ? position <= m->held : position == 0 && labels, "%d tokens before", position);
     if (m->stop_after && m->calls == m->stop_after) return false;
     m->calls++;
+    m->computed += (int64_t)n * m->batch;
     for (int b = 0; b < m->batch; b++) {
-        uint32_t seen = 0;
+        uint32_t seen = position ? m->seen[position * m->batch + b] : 0;
         for (int i = b; i < n * m->batch; i += m->batch) {
             seen = see(seen, tokens[i]);
-            nll[i] = model_nll(seen, labels[i]);
-            margin[i] = nll[i] < 3 ? 0 : -nll[i];
+            if (m->cache) m->seen[(position + 1) * m->batch + i] = seen;
+            if (labels) nll[i] = model_nll(seen, labels[i]);
+            if (labels) margin[i] = nll[i] < 3 ? 0 : -nll[i];
         }
     }
+    m->held = position + n;
     return true;
 }
 
-static ScoreModel score_model(Model *m) { return (ScoreModel){m, m->batch, m->longest, score}; }
+static ScoreModel score_model(Model *m) {
+    return (ScoreModel){
+        .self = m, .batch = m->batch, .longest = m->longest, .cache = m->cache, .score = score};
+}
 
 // ---- perplexity ---------------------------------------------------------------------------------
 
@@ -93,7 +105,7 @@ static void every_token_once(void) {
     SplitRange range = {0, indexed_dataset_num_sequences(data)};
     for (int window = 1; window < 70; window++)
         for (int batch = 1; batch < 5; batch++) {
-            Model m = {batch, window + batch % 2, 0, 0};
+            Model m = {.batch = batch, .longest = window + batch % 2};
             ScoreModel model = score_model(&m);
             ScoreText text = {data, range, tokenizer, window};
             Perplexity p;
@@ -218,8 +230,8 @@ static Requests parse(const Tokenizer *tokenizer, const char *text, int position
 static void expect_row(const Tokenizer *tokenizer, const char *line, int positions, const char *expected) {
     Requests r = parse(tokenizer, line, positions);
     Text row = {0};
-    for (size_t i = 0; r.count && i < r.continuations[0].tokens.count; i++) {
-        const Continuation *c = &r.continuations[0];
+    for (size_t i = 0; r.count && i < r.continuations.items[0].tokens.count; i++) {
+        const Continuation *c = &r.continuations.items[0];
         if ((int)(c->tokens.count - i) == c->scored) text_add(&row, "|");
         if (c->tokens.ids[i] == tokenizer_eod(tokenizer))
             text_add(&row, "$");
@@ -250,16 +262,16 @@ static void refused_requests(void) {
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"{\"context\": 1, \"continuation\": \"a\"}", "line 1: \"context\""},
-        {"{\"continuation\": \"a\"}", "line 1: \"context\""},
-        {"\n{\"context\": \"a\"}", "line 2: needs either"},
+        {"{\"context\": 1, \"continuation\": \"a\"}", ":1: \"context\""},
+        {"{\"continuation\": \"a\"}", ":1: \"context\""},
+        {"\n{\"context\": \"a\"}", ":2: needs either"},
         {"{\"context\": \"a\", \"continuation\": \"b\", \"continuations\": [\"c\"]}", "needs either"},
         {"{\"context\": \"a\", \"continuations\": []}", "needs either"},
         {"{\"context\": \"a\", \"continuations\": [\"b\", 2]}", "a continuation must be"},
         {"{\"context\": \"a\", \"continuation\": \"\"}", "a continuation must be"},
         {"{\"context\": \"a\", \"continuations\": [\"b\"], \"label\": 1}", "from 0 to 0"},
         {"{\"context\": \"x\", \"continuation\": \"bcdefg\"}", "6 tokens, but the model sees 5"},
-        {"{\"context\": \"a\", \"continuation\": \"b\"}\n{", "line 2"},
+        {"{\"context\": \"a\", \"continuation\": \"b\"}\n{", "file:2"},
         {"[]", "\"context\""},
         {"\n \n", "no request"},
     };
@@ -300,31 +312,60 @@ static Continuation answer_alone(const Continuation *c) {
     return alone;
 }
 
+// Scores them in batches of so many, and returns how many tokens the model has computed.
+static int64_t score_many(Requests *r, int batch, bool cache) {
+    Model m = {.batch = batch, .longest = r->continuations.longest, .cache = cache};
+    m.seen = calloc((size_t)(2 * m.longest + 1) * (size_t)batch, sizeof *m.seen);
+    ScoreModel model = score_model(&m);
+    EXPECT_OK(continuations_score(&model, &r->continuations));
+    free(m.seen);
+    for (int i = 0; i < r->continuations.count; i++) {
+        const Continuation *c = &r->continuations.items[i];
+        Continuation alone = answer_alone(c);
+        EXPECT(c->log_likelihood == alone.log_likelihood, "continuation %d: %g, not %g", i, c->log_likelihood,
+               alone.log_likelihood);
+        EXPECT(c->greedy == alone.greedy, "continuation %d: not as greedy", i);
+    }
+    return m.computed;
+}
+
 static void batches_do_not_matter(void) {
     Tokenizer *tokenizer = pair_tokenizer();
     Text text = {0}, first = {0};
     add_many(&text);
-    for (int batch = 1; batch < 9; batch += 3) {
-        Requests r = parse(tokenizer, text.data, 12);
-        Model m = {batch, r.longest, 0, 0};
-        ScoreModel model = score_model(&m);
-        EXPECT_OK(requests_score(&model, &r));
-        EXPECT(r.longest == 12 && r.num_cut > 3, "%d tokens, %lld cut", r.longest, (long long)r.num_cut);
-        for (int i = 0; i < r.num_continuations; i++) {
-            Continuation alone = answer_alone(&r.continuations[i]);
-            EXPECT(r.continuations[i].log_likelihood == alone.log_likelihood, "continuation %d: %g, not %g",
-                   i, r.continuations[i].log_likelihood, alone.log_likelihood);
-            EXPECT(r.continuations[i].greedy == alone.greedy, "continuation %d: not as greedy", i);
+    for (int batch = 1; batch < 9; batch += 3)
+        for (int cache = 0; cache < 2; cache++) {
+            Requests r = parse(tokenizer, text.data, 12);
+            score_many(&r, batch, cache);
+            EXPECT(r.continuations.longest == 12 && r.continuations.num_cut > 3, "%d tokens, %lld cut",
+                   r.continuations.longest, (long long)r.continuations.num_cut);
+            Text out = {0};
+            requests_write(&r, &out);
+            if (!first.size) text_add(&first, "%s", out.data);
+            EXPECT(!strcmp(first.data, out.data), "B %d: %s", batch, out.data);
+            text_free(&out);
+            requests_free(&r);
         }
-        Text out = {0};
-        requests_write(&r, &out);
-        if (!first.size) text_add(&first, "%s", out.data);
-        EXPECT(!strcmp(first.data, out.data), "B %d: %s", batch, out.data);
-        text_free(&out);
-        requests_free(&r);
-    }
     text_free(&text);
     text_free(&first);
+    tokenizer_close(tokenizer);
+}
+
+// With a cache the context of four choices is computed once, without one four times.
+static void contexts_are_computed_once(void) {
+    Tokenizer *tokenizer = pair_tokenizer();
+    Text text = {0};
+    for (int i = 0; i < 6; i++)
+        text_add(&text, "{\"context\": \"%.*s\", \"continuations\": [\"x\", \"yy\", \"z\", \"q\"]}\n", 20 - i,
+                 "cdefghijklmnopqrstuvwxyz");
+    Requests r = parse(tokenizer, text.data, 50);
+    int64_t each = score_many(&r, 2, false), once = score_many(&r, 2, true);
+    // Twelve batches of two rows of 15 to 21 tokens; or three of 20 and 19, 18 and 17, 16 and 15 tokens of context: the
+    // shorter one's but for the last, and then 2, 3, 2 and 2 more.
+    EXPECT(each == 2 * 216, "%lld tokens without a cache", (long long)each);
+    EXPECT(once == 2 * (18 + 16 + 14 + 3 * 9), "%lld tokens with a cache", (long long)once);
+    requests_free(&r);
+    text_free(&text);
     tokenizer_close(tokenizer);
 }
 
@@ -338,8 +379,8 @@ static void choices(void) {
                        "{\"context\": \"a\", \"continuation\": \"d\", \"label\": 0}",
                        9);
     static const double answers[] = {-2.25, -4, -5, -1, -1, -5};
-    EXPECT(r.num_continuations == 6, "%d continuations", r.num_continuations);
-    for (int i = 0; i < r.num_continuations; i++) r.continuations[i].log_likelihood = answers[i];
+    EXPECT(r.continuations.count == 6, "%d continuations", r.continuations.count);
+    for (int i = 0; i < r.continuations.count; i++) r.continuations.items[i].log_likelihood = answers[i];
     Choices c = requests_choices(&r);
     EXPECT(c.labelled == 2 && c.right == 1 && c.right_by_length == 2, "%d labelled, %d, %d right", c.labelled,
            c.right, c.right_by_length);
@@ -364,6 +405,7 @@ int main(int argc, char **argv) {
                                       {"rows of requests", rows_of_requests},
                                       {"refused requests", refused_requests},
                                       {"batches do not matter", batches_do_not_matter},
+                                      {"contexts are computed once", contexts_are_computed_once},
                                       {"choices", choices},
                                       {0}},
                        argc, argv);

@@ -110,10 +110,11 @@ static const Screen screens[] = {
     {FOR_EVALUATE,
      "trireme evaluate --load checkpoints --data-path corpus           # perplexity of the validation share\n"
      "trireme evaluate --load checkpoints --data-path held-out --split 0,1,0               # of a whole set\n"
+     "trireme evaluate --load checkpoints --task hellaswag.jsonl --task wikitext.jsonl\n"
      "trireme evaluate --load tuned --sft --data-path chats           # loss of the answers of conversations\n"
-     "trireme evaluate --load checkpoints --requests tasks.jsonl --output answers.jsonl\n",
-     {OPT_load, OPT_data_path, OPT_sft, OPT_split, OPT_seq_length, OPT_requests, OPT_output,
-      OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
+     "trireme evaluate --load checkpoints --requests requests.jsonl --output answers.jsonl\n",
+     {OPT_load, OPT_task, OPT_filter, OPT_data_path, OPT_sft, OPT_split, OPT_seq_length, OPT_requests,
+      OPT_output, OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
       OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_DATA,
      "trireme data inspect PREFIX                   # documents, tokens, lengths\n"

@@ -265,18 +265,10 @@ static Status check_preferences(Options *o) {
     return OK;
 }
 
-Rule *const data_rules[] = {check_conversations,
-                            check_preferences,
-                            check_blends,
-                            check_one_tokenizer,
-                            resolve_split,
-                            resolve_evaluation,
-                            check_checkpoint_folders,
-                            check_skipped_samples,
-                            check_rewinds,
-                            check_files_differ,
-                            check_lora_base,
-                            NULL};
+Rule *const data_rules[] = {check_conversations,      check_preferences,     check_blends,
+                            check_one_tokenizer,      resolve_split,         resolve_evaluation,
+                            check_checkpoint_folders, check_skipped_samples, check_rewinds,
+                            check_files_differ,       check_lora_base,       NULL};
 
 // ---- without data -----------------------------------------------------------------------------------------
 

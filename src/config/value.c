@@ -140,10 +140,21 @@ static Status set_word(Options *options, const OptionInfo *option, const char *w
     return OK;
 }
 
-static Status set_list(Options *options, const OptionInfo *option, const char *const *words, int num_words) {
-    StringList list = {options_block(options, (size_t)num_words * sizeof *list.items), num_words};
-    for (int i = 0; i < num_words; i++) list.items[i] = options_string(options, words[i]);
-    *(OptionList *)field_of(options, option) = list;
+// Returns whether the words are added to those that the command line has given before.
+static bool is_repeated(const Options *options, const OptionInfo *option, Source source) {
+    return !strcmp(option->range, "repeat") && source.origin == FROM_COMMAND_LINE &&
+           options->store->origins[option - option_table] == FROM_COMMAND_LINE;
+}
+
+static Status set_list(Options *options, const OptionInfo *option, const char *const *words, int num_words,
+                       Source source) {
+    OptionList *field = field_of(options, option);
+    int before = is_repeated(options, option, source) ? field->count : 0;
+    StringList list = {options_block(options, (size_t)(before + num_words) * sizeof *list.items),
+                       before + num_words};
+    for (int i = 0; i < before; i++) list.items[i] = field->items[i];
+    for (int i = 0; i < num_words; i++) list.items[before + i] = options_string(options, words[i]);
+    *field = list;
     return OK;
 }
 
@@ -152,7 +163,7 @@ Status value_set(Options *options, const OptionInfo *option, const char *const *
     for (int i = 0; i < num_words; i++) TRY(check_word(option, words[i], source));
     if (option->type == FLAG) return set_flag(options, option, num_words ? words[0] : "true", source);
     if (num_words == 0) return fail(source_status(source), "%s%s needs a value", source.where, source.name);
-    if (option->type == LIST) return set_list(options, option, words, num_words);
+    if (option->type == LIST) return set_list(options, option, words, num_words, source);
     if (num_words > 1)
         return fail(source_status(source), "%s%s takes one value, not %d", source.where, source.name,
                     num_words);

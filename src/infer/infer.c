@@ -204,6 +204,7 @@ static Status measure_share(Comm *world, void *arg) {
         int n = most_positions(spec);
         forward(f, f->history, f->history, 0, spec->longest, false);
         forward(f, f->history, NULL, spec->capacity - n, n, spec->cache);
+        if (spec->cache) forward(f, f->history, f->history, spec->capacity - n, n, true);
         *job->memory = runtime_memory_used(&f->runtime);
     }
     infer_close(f);
@@ -276,17 +277,21 @@ static void copy_logits(Infer *f, float *logits) {
     for (int64_t i = 0; i < f->gathered.rows; i++) {
         int64_t first = i / batch * width, left = vocabulary - first;
         int64_t count = left < width ? left : width;
-        if (count > 0)
+        if (count > 0 && logits)
             memcpy(logits + i % batch * vocabulary + first, f->host_logits + i * width,
                    (size_t)count * sizeof *logits);
     }
 }
 
-void infer_next(Infer *f, const int32_t *tokens, int n, float *logits) {
+static void remember(Infer *f, const int32_t *tokens, int n) {
     CHECK(n >= 1 && n <= f->spec.longest && n <= f->spec.capacity - f->position,
           "%d tokens after %d; %d at a time, %d in all", n, f->position, f->spec.longest, f->spec.capacity);
     size_t batch = (size_t)f->spec.batch;
     memcpy(f->history + (size_t)f->position * batch, tokens, (size_t)n * batch * sizeof *tokens);
+}
+
+void infer_next(Infer *f, const int32_t *tokens, int n, float *logits) {
+    remember(f, tokens, n);
     if (f->spec.cache)
         forward(f, tokens, NULL, f->position, n, true);
     else
@@ -302,10 +307,21 @@ void infer_rewind(Infer *f, int position) {
     f->position = position;
 }
 
-void infer_score(Infer *f, const int32_t *tokens, const int32_t *labels, int n, float *nll, float *margin) {
-    CHECK(n >= 1 && n <= f->spec.longest, "%d labels; %d at a time", n, f->spec.longest);
-    int64_t count = (int64_t)n * f->spec.batch;
-    forward(f, tokens, labels, 0, n, false);
+static void give_scores(Infer *f, int64_t count, float *nll, float *margin) {
     broadcast_result(f, tensor_part(f->losses, 0, count), nll);
     if (margin) broadcast_result(f, tensor_part(f->margins, 0, count), margin);
+}
+
+void infer_append(Infer *f, const int32_t *tokens, const int32_t *labels, int n, float *nll, float *margin) {
+    CHECK(f->spec.cache, "tokens are appended without a cache");
+    remember(f, tokens, n);
+    forward(f, tokens, labels, f->position, n, true);
+    f->position += n;
+    if (labels) give_scores(f, (int64_t)n * f->spec.batch, nll, margin);
+}
+
+void infer_score(Infer *f, const int32_t *tokens, const int32_t *labels, int n, float *nll, float *margin) {
+    CHECK(n >= 1 && n <= f->spec.longest, "%d labels; %d at a time", n, f->spec.longest);
+    forward(f, tokens, labels, 0, n, false);
+    give_scores(f, (int64_t)n * f->spec.batch, nll, margin);
 }

@@ -31,10 +31,14 @@ void infer_close(Infer *infer);
 const ModelShape *infer_shape(const Infer *infer);
 
 // Appends n tokens to each sequence, tokens [n, B] (row s*B + b), and computes the logits of the token after them:
-// logits [B, vocabulary] on every rank.   Collective over the world.
+// logits [B, vocabulary] on every rank; NULL: this rank needs none.   Collective over the world.
 void infer_next(Infer *infer, const int32_t *tokens, int n, float *logits);
 int infer_position(const Infer *infer);        // tokens of each sequence so far
 void infer_rewind(Infer *infer, int position); // removes the tokens from `position` on
+// Appends n tokens like infer_next, and computes what infer_score does of labels [n, B] after them, of which each sees
+// all tokens before it. Without labels (NULL) it only appends. Needs a cache.   Collective over the world.
+void infer_append(Infer *infer, const int32_t *tokens, const int32_t *labels, int n, float *nll,
+                  float *margin);
 // Computes the negative log-likelihood of labels [n, B] after tokens [n, B], in nats: nll [n, B] on every rank, n
 // <= longest. The tokens that were appended before are neither used nor changed. `margin` [n, B] (may be NULL)
 // receives the label's logit minus the largest one: 0 where the label is the most likely token.   Collective over

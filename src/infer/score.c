@@ -7,7 +7,8 @@
 // Buffers for a batch of token rows, [longest, B] each: element i of row b is at i*B + b.
 typedef struct {
     const ScoreModel *model;
-    int n; // of the longest row
+    int n;        // of the longest row
+    int position; // tokens of each row that the model has seen before
     int32_t *tokens, *labels;
     float *nll, *margin;
 } Rows;
@@ -30,29 +31,36 @@ static void rows_close(Rows *rows) {
     free(rows->margin);
 }
 
-// Clears the rows: padding is token 0.
-static void rows_clear(Rows *rows) {
+// Clears the rows, which begin after so many tokens: padding is token 0.
+static void rows_clear(Rows *rows, int position) {
     size_t bytes = (size_t)rows->model->longest * (size_t)rows->model->batch * sizeof *rows->tokens;
     rows->n = 0;
+    rows->position = position;
     memset(rows->tokens, 0, bytes);
     memset(rows->labels, 0, bytes);
 }
 
-// Sets row b. The last of `count` tokens is only predicted, the first only seen.
+// Sets row b to the tokens of a text from the position on. The last of `count` tokens is only predicted, the first only
+// seen.
 static void rows_set(Rows *rows, int b, const int32_t *tokens, int count) {
-    CHECK(count >= 2 && count - 1 <= rows->model->longest, "a row of %d tokens", count);
-    for (int i = 0; i + 1 < count; i++) {
+    int n = count - 1 - rows->position;
+    CHECK(n >= 1 && n <= rows->model->longest, "a row of %d tokens after %d", count, rows->position);
+    tokens += rows->position;
+    for (int i = 0; i < n; i++) {
         rows->tokens[i * rows->model->batch + b] = tokens[i];
         rows->labels[i * rows->model->batch + b] = tokens[i + 1];
     }
-    if (count - 1 > rows->n) rows->n = count - 1;
+    if (n > rows->n) rows->n = n;
 }
 
-static Status rows_score(Rows *rows) {
+static Status rows_run(Rows *rows, int32_t *labels, int n) {
     const ScoreModel *model = rows->model;
-    if (model->score(model->self, rows->tokens, rows->labels, rows->n, rows->nll, rows->margin)) return OK;
+    if (model->score(model->self, rows->position, rows->tokens, labels, n, rows->nll, rows->margin))
+        return OK;
     return fail(INTERRUPTED, "stopped by a signal");
 }
+
+static Status rows_score(Rows *rows) { return rows_run(rows, rows->labels, rows->n); }
 
 // ---- perplexity ---------------------------------------------------------------------------------
 
@@ -95,7 +103,7 @@ static Status count_bytes(Windows *w) {
 
 // Fills rows with the next windows, at most B; their lengths go to counts [B].
 static Status fill_rows(Windows *w, Rows *rows, int *counts, int *num_rows) {
-    rows_clear(rows);
+    rows_clear(rows, 0);
     for (*num_rows = 0; *num_rows < rows->model->batch; ++*num_rows) {
         TRY(fill_window(w));
         if (w->held < 2) return OK;
@@ -168,7 +176,7 @@ static Status score_chat_batch(Rows *rows, const ScoreChats *chats, const Chat *
                                int32_t *tokens, int32_t *masks, Perplexity *result) {
     const ScoreModel *model = rows->model;
     size_t row = (size_t)model->longest + 1;
-    rows_clear(rows);
+    rows_clear(rows, 0);
     for (int b = 0; b < count; b++) {
         TRY(read_chat(chats, &batch[b], tokens, masks + (size_t)b * row));
         rows_set(rows, b, tokens, batch[b].length);
@@ -228,16 +236,29 @@ Status score_chats(const ScoreModel *model, const ScoreChats *chats, Perplexity 
                 "this share of the data set has no token that is trained: there is nothing to evaluate");
 }
 
-// ---- requests -----------------------------------------------------------------------------------
+// ---- continuations ------------------------------------------------------------------------------
 
+// The fewest common tokens for which the continuations of a question are computed apart from them.
+enum { MIN_SHARED = 8 };
+
+// Continuations that are computed one after the other, after their first `shared` tokens.
+typedef struct {
+    Continuation *first;
+    int count, shared;
+} Question;
+
+// Questions of as many continuations side by side, long ones first.
 static int longest_first(const void *a, const void *b) {
-    const Continuation *x = *(Continuation *const *)a, *y = *(Continuation *const *)b;
-    if (x->tokens.count != y->tokens.count) return x->tokens.count > y->tokens.count ? -1 : 1;
-    return x < y ? -1 : x > y;
+    const Question *x = a, *y = b;
+    if (x->count != y->count) return x->count > y->count ? -1 : 1;
+    if (x->shared != y->shared) return x->shared > y->shared ? -1 : 1;
+    if (x->first->tokens.count != y->first->tokens.count)
+        return x->first->tokens.count > y->first->tokens.count ? -1 : 1;
+    return x->first < y->first ? -1 : x->first > y->first;
 }
 
 static void answer(const Rows *rows, int b, Continuation *c) {
-    int count = (int)c->tokens.count - 1;
+    int count = (int)c->tokens.count - 1 - rows->position;
     c->log_likelihood = 0;
     c->greedy = true;
     for (int i = count - c->scored; i < count; i++) {
@@ -246,39 +267,90 @@ static void answer(const Rows *rows, int b, Continuation *c) {
     }
 }
 
-static Status score_batch(Rows *rows, Continuation **batch, int count) {
-    rows_clear(rows);
-    for (int b = 0; b < count; b++) rows_set(rows, b, batch[b]->tokens.ids, (int)batch[b]->tokens.count);
-    TRY(rows_score(rows));
-    for (int b = 0; b < count; b++) answer(rows, b, batch[b]);
+// Computes the first tokens of each question, which all have the same number of them.
+static Status see_shared(Rows *rows, const Question *batch, int count, int shared) {
+    rows_clear(rows, 0);
+    for (int b = 0; b < count; b++) rows_set(rows, b, batch[b].first->tokens.ids, shared + 1);
+    return rows_run(rows, NULL, shared);
+}
+
+static Status score_batch(Rows *rows, const Question *batch, int count) {
+    int shared = batch[count - 1].shared; // the least: they are sorted
+    if (shared) TRY(see_shared(rows, batch, count, shared));
+    for (int i = 0; i < batch[0].count; i++) {
+        rows_clear(rows, shared);
+        for (int b = 0; b < count; b++) {
+            const TokenList *tokens = &batch[b].first[i].tokens;
+            rows_set(rows, b, tokens->ids, (int)tokens->count);
+        }
+        TRY(rows_score(rows));
+        for (int b = 0; b < count; b++) answer(rows, b, &batch[b].first[i]);
+    }
     return OK;
+}
+
+// The first tokens that two continuations have in common and that predict none that is scored.
+static int common(const Continuation *a, const Continuation *b) {
+    int most = (int)a->tokens.count - 1 - a->scored, other = (int)b->tokens.count - 1 - b->scored, n = 0;
+    if (other < most) most = other;
+    while (n < most && a->tokens.ids[n] == b->tokens.ids[n]) n++;
+    return n;
+}
+
+// The continuations from `c` on, at most `left`, that are computed after their common tokens.
+static Question question_at(const ScoreModel *model, Continuation *c, int left) {
+    Question q = {c, 1, 0};
+    int shared = (int)c->tokens.count;
+    while (model->cache && q.count < left && c[q.count].question == c->question && c[q.count].scored) {
+        int also = common(c, &c[q.count]);
+        if (also < MIN_SHARED) break;
+        if (also < shared) shared = also;
+        q.count++;
+    }
+    if (q.count > 1) q.shared = shared;
+    return q;
 }
 
 // A continuation whose text became part of the context's tokens has no tokens, and so a log-likelihood of 0.
-static int to_score(Requests *r, Continuation **sorted) {
+static int to_score(const ScoreModel *model, Continuations *all, Question *questions) {
     int count = 0;
-    for (int i = 0; i < r->num_continuations; i++) {
-        r->continuations[i].greedy = true;
-        if (r->continuations[i].scored) sorted[count++] = &r->continuations[i];
+    for (int i = 0; i < all->count;) {
+        Continuation *c = &all->items[i];
+        c->greedy = true;
+        if (!c->scored) {
+            i++;
+            continue;
+        }
+        questions[count] = question_at(model, c, all->count - i);
+        i += questions[count++].count;
     }
-    qsort(sorted, (size_t)count, sizeof(Continuation *), longest_first);
+    qsort(questions, (size_t)count, sizeof *questions, longest_first);
     return count;
 }
 
-static Status score_batches(Rows *rows, Continuation **sorted, int count) {
-    int batch = rows->model->batch;
-    for (int i = 0; i < count; i += batch)
-        TRY(score_batch(rows, sorted + i, count - i < batch ? count - i : batch));
+// Batches have questions of equally many continuations.
+static Status score_batches(Rows *rows, const Question *questions, int count) {
+    for (int i = 0, n; i < count; i += n) {
+        for (n = 1; n < rows->model->batch && i + n < count; n++)
+            if (questions[i + n].count != questions[i].count) break;
+        TRY(score_batch(rows, questions + i, n));
+    }
     return OK;
 }
 
-Status requests_score(const ScoreModel *model, Requests *r) {
+Status continuations_score(const ScoreModel *model, Continuations *all) {
     Rows rows;
-    Continuation **sorted = malloc((size_t)r->num_continuations * sizeof(Continuation *));
-    CHECK(sorted, "no memory for %d requests", r->num_continuations);
+    Question *questions = malloc((size_t)all->count * sizeof *questions + 1);
+    CHECK(questions, "no memory for %d continuations", all->count);
     Status status = rows_open(&rows, model);
-    if (status == OK) status = score_batches(&rows, sorted, to_score(r, sorted));
+    if (status == OK) status = score_batches(&rows, questions, to_score(model, all, questions));
     rows_close(&rows);
-    free(sorted);
+    free(questions);
     return status;
+}
+
+void continuations_free(Continuations *c) {
+    for (int i = 0; i < c->count; i++) token_list_free(&c->items[i].tokens);
+    free(c->items);
+    *c = (Continuations){0};
 }

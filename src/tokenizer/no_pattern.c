@@ -21,6 +21,12 @@ int pattern_find(const Pattern *pattern, const char *text, size_t bytes, size_t 
     return -1;
 }
 
+int pattern_find_group(const Pattern *pattern, const char *text, size_t bytes, size_t from, size_t *start,
+                       size_t *end, size_t *next) {
+    *next = bytes;
+    return pattern_find(pattern, text, bytes, from, start, end);
+}
+
 Status pattern_fail(int error) {
     (void)error;
     return fail_without(LIBRARY_PCRE2, "a text that is not ASCII alone");

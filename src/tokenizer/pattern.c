@@ -82,19 +82,39 @@ static int match(const Pattern *p, const char *text, size_t bytes, size_t from, 
 
 // The text has been validated, so PCRE2 need not check it. When compiled code runs out of stack, the interpreter
 // matches again.
+static int match_valid(const Pattern *p, const char *text, size_t bytes, size_t from) {
+    enum { OPTIONS = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY };
+    int matched = match(p, text, bytes, from, OPTIONS);
+    if (matched == PCRE2_ERROR_JIT_STACKLIMIT) matched = match(p, text, bytes, from, OPTIONS | PCRE2_NO_JIT);
+    return matched;
+}
+
 int pattern_find(const Pattern *pattern, const char *text, size_t bytes, size_t from, size_t *start,
                  size_t *end) {
-    enum { OPTIONS = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY };
-    int matched = match(pattern, text, bytes, from, OPTIONS);
-    if (matched == PCRE2_ERROR_JIT_STACKLIMIT)
-        matched = match(pattern, text, bytes, from, OPTIONS | PCRE2_NO_JIT);
+    int matched = match_valid(pattern, text, bytes, from);
     *start = matched > 0 ? pcre2_get_ovector_pointer(pattern->match)[0] : from;
     *end = matched > 0 ? pcre2_get_ovector_pointer(pattern->match)[1] : bytes;
     return matched > 0 || matched == PCRE2_ERROR_NOMATCH ? 0 : matched;
 }
 
+int pattern_find_group(const Pattern *pattern, const char *text, size_t bytes, size_t from, size_t *start,
+                       size_t *end, size_t *next) {
+    int matched = match_valid(pattern, text, bytes, from);
+    if (matched <= 0) return matched == PCRE2_ERROR_NOMATCH ? 0 : matched;
+    const size_t *places = pcre2_get_ovector_pointer(pattern->match);
+    uint32_t groups = 0;
+    pcre2_pattern_info(pattern->code, PCRE2_INFO_CAPTURECOUNT, &groups);
+    *start = places[0];
+    *end = groups ? places[0] : places[1];
+    *next = places[1];
+    for (int i = 1; i < matched && *start == *end; i++)
+        if (places[2 * i] != PCRE2_UNSET && places[2 * i + 1] > places[2 * i])
+            *start = places[2 * i], *end = places[2 * i + 1];
+    return 1;
+}
+
 Status pattern_fail(int error) {
     char message[120];
     pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-    return fail(ERR_DATA, "the tokenizer's pattern cannot be matched: PCRE2: %s", message);
+    return fail(ERR_DATA, "the pattern cannot be matched: PCRE2: %s", message);
 }

@@ -303,8 +303,8 @@ typedef struct {
     atomic_bool done;
     Status result;
     char message[1024];
-    int64_t last; // iteration of the newest on disk that this run has committed or gone on from; -1: none
-    int64_t past; // Restored.past
+    int64_t last;   // iteration of the newest on disk that this run has committed or gone on from; -1: none
+    int64_t past;   // Restored.past
     BaseModel base; // Restored.base
 } Saver;
 
@@ -362,7 +362,7 @@ typedef struct {
     int64_t past;    // the checkpoints in --save up to this step lead to where the run goes on; -1: none does
     int64_t on_disk; // the newest of them that can be opened; -1: none
     Belongings belongings; // of rank 0, where the run saves; the caller frees them
-    BaseModel base;  // of a run with adapters; the path belongs to whoever has this
+    BaseModel base;        // of a run with adapters; the path belongs to whoever has this
 } Restored;
 
 // Reads the weights of --load and, unless the run finetunes, the moments and the state of the run. Where --load is the
