@@ -185,7 +185,7 @@ static void answers_of_conversations(void) {
     Perplexity p;
     write_chats(&data, &mask);
     for (int batch = 1; batch < 6; batch++) {
-        Model m = {batch, 11 + batch, 0, 0};
+        Model m = {.batch = batch, .longest = 11 + batch};
         ScoreModel model = score_model(&m);
         Perplexity expected = expected_of_chats(2, 8);
         EXPECT_OK(score_chats(&model, &(ScoreChats){data, mask, {2, 8}}, &p));
@@ -193,7 +193,7 @@ static void answers_of_conversations(void) {
                "B %d: %lld tokens, %g nats, not %lld, %g", batch, (long long)p.tokens, p.nats,
                (long long)expected.tokens, expected.nats);
     }
-    Model small = {2, 10, 0, 0}, stops = {2, 12, 0, 1};
+    Model small = {.batch = 2, .longest = 10}, stops = {.batch = 2, .longest = 12, .stop_after = 1};
     ScoreModel model = score_model(&small);
     EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}}, &p) == ERR_DATA &&
                strstr(fail_message(), "conversation 2 has 12 tokens, but --seq-length 10"),
