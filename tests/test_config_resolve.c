@@ -154,52 +154,112 @@ static void tokenizers(void) {
 }
 
 // A note says so when an option that was given does nothing; no other line of the tests has one.
-static void notes_of_idle_options(void) {
 #define ROPE "--position-embedding-type rope "
-    static const struct {
-        const char *line, *name, *counterpart;
-    } rows[] = {
-        {"--num-query-groups 2", "--num-query-groups", "--group-query-attention"},
-        {"--rotary-base 500000", "--rotary-base", "--position-embedding-type rope"},
-        {"--rotary-percent 0.5", "--rotary-percent", "--use-rotary-position-embeddings"},
-        {"--use-rope-scaling", "--use-rope-scaling", "--position-embedding-type rope"},
-        {"--rotary-seq-len-interpolation-factor 2", "--rotary-seq-len-interpolation-factor",
-         "--position-embedding-type rope"},
-        {ROPE "--rope-scaling-factor 32", "--rope-scaling-factor", "--use-rope-scaling"},
-        {ROPE "--rope-low-freq-factor 2", "--rope-low-freq-factor", "--use-rope-scaling"},
-        {ROPE "--rope-high-freq-factor 8", "--rope-high-freq-factor", "--use-rope-scaling"},
-        {ROPE "--rope-original-max-position-embeddings 64", "--rope-original-max-position-embeddings",
-         "--use-rope-scaling"},
-        {"--swiglu --no-bias-gelu-fusion", "--bias-gelu-fusion", "--no-swiglu"},
-        {"--swiglu --openai-gelu", "--openai-gelu", "--no-swiglu"},
-        {"--loss-scale 8", "--loss-scale", "--fp16"},
-        {"--initial-loss-scale 8", "--initial-loss-scale", "--fp16"},
-        {"--min-loss-scale 2", "--min-loss-scale", "--fp16"},
-        {"--loss-scale-window 8", "--loss-scale-window", "--fp16"},
-        {"--hysteresis 3", "--hysteresis", "--fp16"},
-        {"--lr-wsd-decay-iters 8", "--lr-wsd-decay-iters", "--lr-decay-style WSD"},
-        {"--lr-wsd-decay-style linear", "--lr-wsd-decay-style",
-         "--lr-decay-style WSD --lr-wsd-decay-iters 8"},
-        {"--sequence-parallel", "--sequence-parallel", "--ranks 2 --tp 2"},
-        {"--schedule-times 2,3,1,.5", "--schedule-times", "--schedule auto"},
-        {"--schedule-stash-limit 3", "--schedule-stash-limit", "--enable-zero-bubble"},
-        {"--microbatch-group-size-per-virtual-pipeline-stage 3",
-         "--microbatch-group-size-per-virtual-pipeline-stage", "--ranks 2 --pp 2 --vp 2 --gbs 12"},
-        {"--save c --save-retain-interval 3", "--save-retain-interval", "--keep-last 2"},
-        {"--loss-spike-factor 3", "--loss-spike-factor", "--check-for-spiky-loss"},
-        {"--trace-events 300", "--trace-events", "--trace t"},
-    };
+static const struct {
+    const char *line, *name, *counterpart;
+} idle_rows[] = {
+    {"--num-query-groups 2", "--num-query-groups", "--group-query-attention"},
+    {"--rotary-base 500000", "--rotary-base", "--position-embedding-type rope"},
+    {"--rotary-percent 0.5", "--rotary-percent", "--use-rotary-position-embeddings"},
+    {"--use-rope-scaling", "--use-rope-scaling", "--position-embedding-type rope"},
+    {"--rotary-seq-len-interpolation-factor 2", "--rotary-seq-len-interpolation-factor",
+     "--position-embedding-type rope"},
+    {ROPE "--rope-scaling-factor 32", "--rope-scaling-factor", "--use-rope-scaling"},
+    {ROPE "--rope-low-freq-factor 2", "--rope-low-freq-factor", "--use-rope-scaling"},
+    {ROPE "--rope-high-freq-factor 8", "--rope-high-freq-factor", "--use-rope-scaling"},
+    {ROPE "--rope-original-max-position-embeddings 64", "--rope-original-max-position-embeddings",
+     "--use-rope-scaling"},
+    {"--swiglu --no-bias-gelu-fusion", "--bias-gelu-fusion", "--no-swiglu"},
+    {"--swiglu --openai-gelu", "--openai-gelu", "--no-swiglu"},
+    {"--loss-scale 8", "--loss-scale", "--fp16"},
+    {"--initial-loss-scale 8", "--initial-loss-scale", "--fp16"},
+    {"--min-loss-scale 2", "--min-loss-scale", "--fp16"},
+    {"--loss-scale-window 8", "--loss-scale-window", "--fp16"},
+    {"--hysteresis 3", "--hysteresis", "--fp16"},
+    {"--lr-wsd-decay-iters 8", "--lr-wsd-decay-iters", "--lr-decay-style WSD"},
+    {"--lr-wsd-decay-style linear", "--lr-wsd-decay-style", "--lr-decay-style WSD --lr-wsd-decay-iters 8"},
+    {"--sequence-parallel", "--sequence-parallel", "--ranks 2 --tp 2"},
+    {"--schedule-times 2,3,1,.5", "--schedule-times", "--schedule auto"},
+    {"--schedule-stash-limit 3", "--schedule-stash-limit", "--enable-zero-bubble"},
+    {"--microbatch-group-size-per-virtual-pipeline-stage 3",
+     "--microbatch-group-size-per-virtual-pipeline-stage", "--ranks 2 --pp 2 --vp 2 --gbs 12"},
+    {"--save c --save-retain-interval 3", "--save-retain-interval", "--keep-last 2"},
+    {"--loss-spike-factor 3", "--loss-spike-factor", "--check-for-spiky-loss"},
+    {"--trace-events 300", "--trace-events", "--trace t"},
+    {"--rope-scaling-type yarn --rope-scaling-factor 4", "--rope-scaling-type",
+     "--position-embedding-type rope"},
+    {ROPE "--rope-original-max-position-embeddings 64", "--rope-original-max-position-embeddings",
+     "--rope-scaling-type dynamic"},
+    {ROPE "--yarn-beta-fast 16", "--yarn-beta-fast", "--rope-scaling-type yarn"},
+    {ROPE "--no-yarn-correction-range-round-to-int", "--yarn-correction-range-round-to-int",
+     "--rope-scaling-type yarn"},
+    {"--rotary-base-local 500", "--rotary-base-local", ROPE "--window-size 7,0"},
+    {"--max-position-embeddings 64 " ROPE, "--max-position-embeddings",
+     "--position-embedding-type learned_absolute"},
+    {"--squared-relu --openai-gelu", "--openai-gelu", "--no-squared-relu"},
+    {"--geglu --no-bias-gelu-fusion", "--bias-gelu-fusion", "--no-geglu"},
+    {"--add-qkv-bias", "--add-qkv-bias", "--disable-bias-linear"},
+    {"--muon-momentum 0.95", "--muon-momentum", "--optimizer muon"},
+    {"--no-muon-split-qkv", "--muon-split-qkv", "--optimizer muon"},
+    {"--muon-scale-mode unit_rms_norm", "--muon-scale-mode", "--optimizer muon"},
+    {"--sft --no-reset-attention-mask", "--reset-attention-mask", "--no-sft"},
+    {"--sft --calculate-per-token-loss", "--calculate-per-token-loss", "--no-sft"},
+    {"--lr-decay-style constant --min-lr 1e-5", "--min-lr", "--lr-decay-style cosine"},
+    {"--rewind-margin 3", "--rewind-margin", "--rewind-on-spike --save c --save-interval 5 --keep-last 9"},
+    {"--eval-iters 0 --eval-interval 9", "--eval-interval", "--eval-iters 3"},
+    {"--metrics-checksum-interval 7", "--metrics-checksum-interval", "--metrics m"},
+    {"--fp8-recipe tensorwise", "--fp8-recipe", "--bf16 --fp8-format e4m3"},
+    {"--num-layers-at-end-in-bf16 1", "--num-layers-at-end-in-bf16",
+     "--bf16 --fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 0"},
+    {"--ranks-per-gpu 2", "--ranks-per-gpu", "--device cuda"},
+};
 #undef ROPE
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+
+static void notes_of_idle_options(void) {
+    for (size_t i = 0; i < sizeof idle_rows / sizeof idle_rows[0]; i++) {
         Options o;
         char note[128], both[256];
-        snprintf(note, sizeof note, "%s has no effect: ", rows[i].name);
-        EXPECT_OK(resolve_run(&o, rows[i].line));
-        EXPECT(strstr(options_notes(&o), note), "%s: %s", rows[i].line, options_notes(&o));
+        snprintf(note, sizeof note, "%s has no effect: ", idle_rows[i].name);
+        EXPECT_OK(resolve_run(&o, idle_rows[i].line));
+        EXPECT(strstr(options_notes(&o), note), "%s: %s", idle_rows[i].line, options_notes(&o));
         options_destroy(&o);
-        snprintf(both, sizeof both, "%s %s", rows[i].line, rows[i].counterpart);
+        snprintf(both, sizeof both, "%s %s", idle_rows[i].line, idle_rows[i].counterpart);
         EXPECT_OK(resolve_run(&o, both));
         EXPECT(!*options_notes(&o), "%s: %s", both, options_notes(&o));
+        options_destroy(&o);
+    }
+}
+
+// Of options that nothing uses the reason says beside what they are used, as the table's conditions do.
+static void reasons_of_idle_options(void) {
+    static const struct {
+        Verb verb;
+        const char *line, *note;
+    } rows[] = {
+        {FOR_TRAIN, "--muon-momentum 0.9", "--muon-momentum has no effect: it is for --optimizer muon\n"},
+        {FOR_TRAIN, "--loss-spike-factor 3",
+         "--loss-spike-factor has no effect: it is for --check-for-spiky-loss or for --rewind-on-spike\n"},
+        {FOR_TRAIN, "--trace-events 300", "--trace-events has no effect: it is for --trace\n"},
+        {FOR_TRAIN, "--lr-decay-style constant --min-lr 1e-5",
+         "--min-lr has no effect: it is not for --lr-decay-style constant\n"},
+        // One reason is enough, and without an option there is none.
+        {FOR_TRAIN, "--yarn-beta-slow 2",
+         "--yarn-beta-slow has no effect: it is for --position-embedding-type rope\n"},
+        {FOR_GENERATE, "--temperature 0 --top-k 5",
+         "--top-k has no effect: it is not for --temperature 0.0\n"},
+        {FOR_GENERATE, "--top-k 5 --seed 3", ""},
+        {FOR_EVALUATE, "--task t --split 0,1,0", "--split has no effect: it is for --data-path\n"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Options o;
+        if (rows[i].verb == FOR_TRAIN) {
+            EXPECT_OK(resolve_run(&o, rows[i].line));
+        } else {
+            EXPECT_OK(parse_line(&o, rows[i].verb, rows[i].line));
+            options_note_idle(&o);
+        }
+        EXPECT(!strcmp(options_notes(&o), rows[i].note), "%s: '%s', not '%s'", rows[i].line,
+               options_notes(&o), rows[i].note);
         options_destroy(&o);
     }
 }
@@ -222,6 +282,7 @@ int main(int argc, char **argv) {
                                       {"data sources", data_sources},
                                       {"tokenizers", tokenizers},
                                       {"notes of idle options", notes_of_idle_options},
+                                      {"reasons of idle options", reasons_of_idle_options},
                                       {"launcher and ranks agree", launcher_and_ranks_agree},
                                       {0}},
                        argc, argv);

@@ -39,4 +39,7 @@ static Status check_model(const ModelJob *job) {
     return job->options->data_path.count ? OK : model_job_needs_tokenizer(job);
 }
 
-Status cmd_evaluate(Options *options) { return model_verb(options, check, check_model, evaluate_run); }
+Status cmd_evaluate(Options *options) {
+    options_note_idle(options);
+    return model_verb(options, check, check_model, evaluate_run);
+}

@@ -9,5 +9,6 @@ static Status check(const Options *o) {
 }
 
 Status cmd_generate(Options *options) {
+    options_note_idle(options);
     return model_verb(options, check, model_job_needs_tokenizer, generate_run);
 }

@@ -165,6 +165,9 @@ int options_ranks_per_gpu(const Options *options);
 // NULL: there is none.
 const char *options_given_beside(const Options *options, const char *const *fields);
 int option_position(const char *field); // in options.def; help and saved configurations have this order
+// Notes each option given that has no effect beside the others (idle.def). options_resolve does it, too; the verbs that
+// use a trained model call this alone.
+void options_note_idle(Options *options);
 // Returns the notes that parsing and resolving have collected, one per line, or "": options without effect, or with
 // another effect than written.
 const char *options_notes(const Options *options);

@@ -1,7 +1,5 @@
-// Every rule of a run, group by group in the order in which Megatron-LM checks them, and notes on what has no
-// effect.
+// Every rule of a run, group by group in the order in which Megatron-LM checks them.
 #include "config/rules.h"
-#include "layout/kinds.h"
 #include <math.h>
 #include <string.h>
 
@@ -134,97 +132,6 @@ static Status resolve_open_grid(Options *o) {
 static Rule *const open_rules[] = {check_no_stray_words, resolve_model, resolve_open_grid,
                                    check_required_options, NULL};
 
-// ---- options without effect -------------------------------------------------------------------------------
-
-static bool without_groups(const Options *o) { return !o->group_query_attention; }
-static bool without_rope(const Options *o) { return strcmp(o->position_embedding_type, "rope") != 0; }
-static bool without_scaling(const Options *o) { return without_rope(o) || !o->use_rope_scaling; }
-static bool without_gelu(const Options *o) { return o->swiglu; }
-static bool without_table(const Options *o) {
-    return strcmp(o->position_embedding_type, "learned_absolute") != 0;
-}
-static bool without_fp16(const Options *o) { return !o->fp16; }
-static bool without_fp8(const Options *o) { return !o->fp8_format; }
-static bool without_wide_layers(const Options *o) { return !o->fp8_format || !o->first_last_layers_bf16; }
-static bool with_fixed_scale(const Options *o) { return !o->shape.dynamic_loss_scale; }
-static bool without_wsd(const Options *o) { return strcmp(o->lr_decay_style, "WSD") != 0; }
-static bool without_tensor_ranks(const Options *o) { return o->shape.tp == 1; }
-static bool without_rewinds(const Options *o) { return !o->rewind_on_spike; }
-static bool without_spikes(const Options *o) { return !o->check_for_spiky_loss && without_rewinds(o); }
-static bool without_removal(const Options *o) { return o->keep_last == 0; }
-static bool without_lora(const Options *o) { return !o->lora_rank; }
-static bool without_trace(const Options *o) { return !o->trace; }
-
-static void note_idle_option(Options *o, int index, const char *why) {
-    const char *spellings = option_table[index].spellings;
-    char name[80];
-    snprintf(name, sizeof name, "--%.*s", (int)strcspn(spellings, " "), spellings);
-    if (option_given(o, index)) note_idle(o, name, why);
-}
-
-static void note_idle_options(Options *o) {
-    static const struct {
-        int index;
-        bool (*idle)(const Options *);
-        const char *why;
-    } rows[] = {
-        {OPT_num_query_groups, without_groups, "it is for --group-query-attention"},
-        {OPT_rotary_base, without_rope, "it is for --position-embedding-type rope"},
-        {OPT_rotary_percent, without_rope, "it is for --position-embedding-type rope"},
-        {OPT_rotary_seq_len_interpolation_factor, without_rope, "it is for --position-embedding-type rope"},
-        {OPT_use_rope_scaling, without_rope, "it is for --position-embedding-type rope"},
-        {OPT_rope_scaling_factor, without_scaling, "it is for --use-rope-scaling"},
-        {OPT_rope_low_freq_factor, without_scaling, "it is for --use-rope-scaling"},
-        {OPT_rope_high_freq_factor, without_scaling, "it is for --use-rope-scaling"},
-        {OPT_rope_original_max_position_embeddings, without_scaling, "it is for --use-rope-scaling"},
-        {OPT_bias_gelu_fusion, without_gelu, "the MLP has SwiGLU"},
-        {OPT_openai_gelu, without_gelu, "the MLP has SwiGLU"},
-        {OPT_max_position_embeddings, without_table, "there is no table of positions"},
-        {OPT_loss_scale, without_fp16, "it is for --fp16"},
-        {OPT_fp8_recipe, without_fp8, "it is for --fp8-format"},
-        {OPT_first_last_layers_bf16, without_fp8, "it is for --fp8-format"},
-        {OPT_num_layers_at_start_in_bf16, without_wide_layers, "it is for --first-last-layers-bf16"},
-        {OPT_num_layers_at_end_in_bf16, without_wide_layers, "it is for --first-last-layers-bf16"},
-        {OPT_initial_loss_scale, with_fixed_scale, "it is for --fp16 without --loss-scale"},
-        {OPT_min_loss_scale, with_fixed_scale, "it is for --fp16 without --loss-scale"},
-        {OPT_loss_scale_window, with_fixed_scale, "it is for --fp16 without --loss-scale"},
-        {OPT_hysteresis, with_fixed_scale, "it is for --fp16 without --loss-scale"},
-        {OPT_lr_wsd_decay_style, without_wsd, "it is for --lr-decay-style WSD"},
-        {OPT_lr_wsd_decay_iters, without_wsd, "it is for --lr-decay-style WSD"},
-        {OPT_lr_wsd_decay_samples, without_wsd, "it is for --lr-decay-style WSD"},
-        {OPT_sequence_parallel, without_tensor_ranks, "--tensor-model-parallel-size is 1"},
-        {OPT_loss_spike_factor, without_spikes, "it is for --check-for-spiky-loss and --rewind-on-spike"},
-        {OPT_rewind_margin, without_rewinds, "it is for --rewind-on-spike"},
-        {OPT_max_rewinds, without_rewinds, "it is for --rewind-on-spike"},
-        {OPT_save_retain_interval, without_removal, "without --keep-last every checkpoint is kept"},
-        {OPT_trace_events, without_trace, "it is for --trace"},
-        {OPT_lora_alpha, without_lora, "it is for --lora-rank"},
-        {OPT_lora_dropout, without_lora, "it is for --lora-rank"},
-        {OPT_lora_target_modules, without_lora, "it is for --lora-rank"},
-        {OPT_use_rslora, without_lora, "it is for --lora-rank"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].idle(o)) note_idle_option(o, rows[i].index, rows[i].why);
-}
-
-// Adds a note for each option that the kind of --schedule does not use.
-static void note_idle_settings(Options *o) {
-    static const struct {
-        int index;
-        ScheduleSetting setting;
-    } rows[] = {{OPT_schedule_times, SETTING_TIMES},
-                {OPT_schedule_stash_limit, SETTING_STASH_LIMIT},
-                {OPT_microbatch_group_size_per_virtual_pipeline_stage, SETTING_GROUP}};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        Text why = {0};
-        text_add(&why, "it is for --schedule ");
-        schedule_kind_names(rows[i].setting, " or ", &why);
-        if (!(schedule_kind(o->schedule)->settings & rows[i].setting))
-            note_idle_option(o, rows[i].index, text_string(&why));
-        text_free(&why);
-    }
-}
-
 // ---- all of them ------------------------------------------------------------------------------------------
 
 Status options_resolve(Options *options, int world_size) {
@@ -246,7 +153,7 @@ Status options_resolve(Options *options, int world_size) {
         for (Rule *const *rule = groups[g].rules; *rule; rule++) TRY((*rule)(options));
     }
     if (!(options->store->verb & FOR_RUN)) return OK;
-    note_idle_options(options);
+    options_note_idle(options);
     note_idle_settings(options);
     return OK;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static void *field_of(const Options *options, const OptionInfo *option) {
     return (char *)(uintptr_t)options + option->offset;
@@ -124,12 +125,34 @@ static Status check_word(const OptionInfo *option, const char *word, Source sour
     return OK;
 }
 
+enum { MAX_CHOICES = 32 };
+
+// Splits "a|b" at the bars, in place.
+static int split_choices(char *choices, const char *names[MAX_CHOICES]) {
+    int count = 0;
+    for (char *rest = choices, *name; (name = strsep(&rest, "|")) && count < MAX_CHOICES;)
+        names[count++] = name;
+    return count;
+}
+
+// The choice that was meant: one that differs in capitals alone, or the nearest; NULL: none is near.
+static const char *nearest_choice(const char *word, const char *const *names, int count) {
+    for (int i = 0; i < count; i++)
+        if (!strcasecmp(word, names[i])) return names[i];
+    return text_nearest(word, names, count);
+}
+
 static Status unknown_choice(const OptionInfo *option, const char *word, Source source) {
-    Text choices = {0};
+    Text choices = {0}, split = {0};
+    const char *names[MAX_CHOICES];
     option_choices(option, &choices);
-    Status status = fail(source_status(source), "%s%s: '%s' is not known; choose from %s", source.where,
-                         source.name, word, text_string(&choices));
+    text_add(&split, "%s", text_string(&choices));
+    const char *nearest = nearest_choice(word, names, split_choices(split.data, names));
+    Status status = fail(source_status(source), "%s%s: '%s' is not known; choose from %s%s%s%s", source.where,
+                         source.name, word, text_string(&choices), nearest ? "; did you mean " : "",
+                         nearest ? nearest : "", nearest ? "?" : "");
     text_free(&choices);
+    text_free(&split);
     return status;
 }
 
