@@ -1,0 +1,100 @@
+// Finds how much memory this process may still take, from /proc, control groups and its own limits.
+#include "base/room.h"
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { PATH_SIZE = 1024 };
+
+// Reads the number after `name` at the beginning of a line; with "" that at the beginning of the file. False where
+// there is none, or a word such as "max".
+static bool read_number(const char *path, const char *name, int64_t *value) {
+    char line[256];
+    bool found = false;
+    size_t size = strlen(name);
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        long long number;
+        found = !strncmp(line, name, size) && sscanf(line + size, "%lld", &number) == 1;
+        if (found) *value = number;
+        if (!size) break;
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// What one group leaves. Its page cache can be dropped, so files that are inactive do not count as used.
+static int64_t room_of_group(const char *folder, const char *limit, const char *usage, const char *cache) {
+    char path[PATH_SIZE + 64];
+    int64_t most, used = 0, inactive = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, limit);
+    if (!read_number(path, "", &most)) return INT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", folder, usage);
+    read_number(path, "", &used);
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    read_number(path, cache, &inactive);
+    int64_t room = most - used + smaller(inactive, used);
+    return room > 0 ? room : 0;
+}
+
+// Limits of the groups above hold, too. In a container the path may be that of another root: then only the root is
+// there.
+static int64_t room_of_groups(const char *base, const char *group, const char *limit, const char *usage,
+                              const char *cache) {
+    char folder[PATH_SIZE];
+    int64_t room = INT64_MAX;
+    size_t root = strlen(base);
+    if (snprintf(folder, sizeof folder, "%s%s", base, group) >= (int)sizeof folder) return room;
+    for (;;) {
+        room = smaller(room, room_of_group(folder, limit, usage, cache));
+        char *slash = strrchr(folder, '/');
+        if (!slash || (size_t)(slash - folder) < root) return room;
+        *slash = 0;
+    }
+}
+
+// Lines of /proc/self/cgroup: "0::/path" of version 2, "5:memory:/path" of version 1.
+static int64_t room_of_all_groups(const char *root) {
+    char path[PATH_SIZE], line[PATH_SIZE];
+    int64_t room = INT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        char *names = strchr(line, ':'), *group = names ? strchr(names + 1, ':') : NULL;
+        if (!group) continue;
+        *group++ = 0;
+        bool second = !names[1];
+        if (!second && !strstr(names + 1, "memory")) continue;
+        snprintf(path, sizeof path, "%s/sys/fs/cgroup%s", root, second ? "" : "/memory");
+        room = smaller(room,
+                       second ? room_of_groups(path, group, "memory.max", "memory.current", "inactive_file ")
+                              : room_of_groups(path, group, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                               "total_inactive_file "));
+    }
+    if (file) fclose(file);
+    return room;
+}
+
+// ulimit -v counts addresses, of which the process has taken some.
+static int64_t room_of_limit(const char *root) {
+    char path[PATH_SIZE];
+    struct rlimit limit;
+    int64_t kilobytes = 0;
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return INT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/self/status", root);
+    read_number(path, "VmSize:", &kilobytes);
+    int64_t room = (int64_t)limit.rlim_cur - 1024 * kilobytes;
+    return room > 0 ? room : 0;
+}
+
+int64_t memory_room(const char *root) {
+    char path[PATH_SIZE];
+    int64_t kilobytes, room = INT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    if (read_number(path, "MemAvailable:", &kilobytes)) room = 1024 * kilobytes;
+    return smaller(smaller(room, room_of_all_groups(root)), room_of_limit(root));
+}
