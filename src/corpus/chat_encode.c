@@ -23,8 +23,7 @@ static Json string_of(const char *text) {
     return (Json){.type = JSON_STRING, .string = text ? text : "", .size = text ? strlen(text) : 0};
 }
 
-// The first `count` messages, with the names that transformers gives to a template.
-static Status render(ChatWorker *w, const Conversation *c, size_t count, bool prompt, JinjaOutput *out) {
+Status chat_render(ChatWorker *w, const Conversation *c, size_t count, bool prompt, JinjaOutput *out) {
     const TokenizerUse *use = &w->format->use;
     Json messages = *c->messages, flag = {.type = prompt ? JSON_TRUE : JSON_FALSE};
     const struct {
@@ -83,7 +82,7 @@ static Status render_part(ChatWorker *w, const Conversation *c, size_t count, bo
             "takes more than %d steps: mark answers with {%% generation %%} in a copy of the template, name "
             "that by --chat-template FILE, and give answers no weight 0; or divide the conversation",
             c->messages->count, CHAT_MAX_STEPS);
-    return render(w, c, count, prompt, &w->part);
+    return chat_render(w, c, count, prompt, &w->part);
 }
 
 static Status find_answer(ChatWorker *w, const Conversation *c, size_t k) {
@@ -226,7 +225,7 @@ static Status encode_conversation(ChatWorker *w, const Conversation *c, TokenLis
                     "the conversation has tools, which the template does not write: name one that does, or "
                     "remove \"tools\"");
     w->steps = 0;
-    TRY(render(w, c, c->messages->count, false, &w->whole));
+    TRY(chat_render(w, c, c->messages->count, false, &w->whole));
     TRY(marks ? leave_out(w, c) : find_answers(w, c));
     if (!w->whole.num_spans)
         return fail(ERR_DATA, "the template writes no text for the answers of this conversation");

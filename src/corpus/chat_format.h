@@ -22,6 +22,7 @@ enum { CHAT_MAX_STEPS = 64 * JINJA_MAX_STEPS };
 
 typedef struct {
     JinjaTemplate *template;
+    Text named;                 // the source of a template that was named; empty: it is the tokenizer's own
     const Tokenizer *tokenizer; // borrowed
     TokenizerUse use;
     time_t now;
@@ -51,6 +52,10 @@ typedef struct {
 
 Status chat_worker_open(ChatWorker *worker, const ChatFormat *format);
 void chat_worker_close(ChatWorker *worker);
+// Renders the first `count` messages, with the names that transformers gives to a template; `prompt` is
+// add_generation_prompt.
+Status chat_render(ChatWorker *worker, const Conversation *conversation, size_t count, bool prompt,
+                   JinjaOutput *output);
 // Appends the tokens of the conversation, and for each 1 or 0: it is trained or not; the first one never is. Fails with
 // ERR_DATA, in words to which the caller adds the place; INTERRUPTED when `stopped` is set.
 Status chat_encode(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask);

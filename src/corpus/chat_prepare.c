@@ -323,6 +323,8 @@ static Status publish(ChatRun *run) {
     run->summary->samples = run->packer.samples;
     TRY(indexed_writer_retire_old(run->packer.tokens));
     TRY(indexed_writer_retire_old(run->packer.mask));
+    const Text *named = &run->format.named; // goes with the data, and with models that are trained on them
+    if (named->size) tokenizer_set_template(run->tokenizer, named->data, named->size);
     TRY(tokenizer_save(run->tokenizer, run->job->output_prefix));
     TRY(indexed_writer_finish(run->packer.mask));
     return indexed_writer_finish(run->packer.tokens);

@@ -24,6 +24,12 @@ typedef struct {
 // Trains a tokenizer on the current thread. Returns INTERRUPTED once `stopped` is set.
 Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size, LeftOut *left_out);
 
+// What training data hold. Looks at the first document of a file or folder: JSON with a key of conversations (chat.h),
+// or text, in a file of its own or under one of `keys`. Fails with ERR_DATA, which names file and line, where it is
+// neither, and for an empty file.
+typedef enum { HOLDS_TEXT, HOLDS_CONVERSATIONS } CorpusContents;
+Status corpus_look(const char *input, const char *const *keys, int num_keys, CorpusContents *contents);
+
 // ---- trireme preprocess -------------------------------------------------------------------------------
 
 // Reads text files, folders, JSON lines, archives of them and standard input, and writes a dataset and its
