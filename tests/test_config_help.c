@@ -2,11 +2,11 @@
 #include "config/table.h"
 #include "config_words.h"
 
-static const Verb verbs[] = {FOR_TRAIN,     FOR_PREPROCESS, FOR_SCHEDULE,       FOR_MEMORY,
-                             FOR_MODELS,    FOR_TOKENIZER,  FOR_DATA,           FOR_CHECKPOINT,
-                             FOR_EXPORT,    FOR_IMPORT,     FOR_GENERATE,       FOR_EVALUATE,
-                             FOR_PLAN,      FOR_BENCH,      FOR_DEVICES,        FOR_GOODPUT,
-                             FOR_SUPERVISE, FOR_SELFTEST,   FOR_VERIFY_MACHINE, FOR_PREPARE_CHAT};
+static const Verb verbs[] = {
+    FOR_TRAIN,          FOR_PREPROCESS,   FOR_SCHEDULE, FOR_MEMORY,  FOR_MODELS,    FOR_TOKENIZER,
+    FOR_DATA,           FOR_CHECKPOINT,   FOR_EXPORT,   FOR_IMPORT,  FOR_GENERATE,  FOR_EVALUATE,
+    FOR_PLAN,           FOR_BENCH,        FOR_DEVICES,  FOR_GOODPUT, FOR_SUPERVISE, FOR_SELFTEST,
+    FOR_VERIFY_MACHINE, FOR_PREPARE_CHAT, FOR_FINETUNE};
 enum { NUM_VERBS = sizeof verbs / sizeof verbs[0] };
 
 static void no_verb_is_left_out(void) {

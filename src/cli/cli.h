@@ -37,6 +37,7 @@ Status cmd_export(Options *options);
 Status cmd_import(Options *options);
 Status cmd_generate(Options *options);
 Status cmd_evaluate(Options *options);
+Status cmd_finetune(Options *options);
 
 // Prints the notes of the options, once for all processes of a launched job.
 void tell_notes(const Options *options);

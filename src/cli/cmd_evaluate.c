@@ -1,6 +1,7 @@
 // `trireme evaluate`: the perplexity of a data set, the metrics of tasks, or log-likelihoods of requests.
 #include "base/file.h"
 #include "cli/model_verb.h"
+#include "cli/verb_parts.h"
 #include "infer/score.h"
 
 static Status check_task_options(const Options *o) {
@@ -41,5 +42,9 @@ static Status check_model(const ModelJob *job) {
 
 Status cmd_evaluate(Options *options) {
     options_note_idle(options);
-    return model_verb(options, check, check_model, evaluate_run);
+    return model_verb(options, check, check_model, evaluate_run, NULL);
+}
+
+Status evaluate_quietly(Options *options, Perplexity *result) {
+    return model_verb(options, check, check_model, evaluate_run, result);
 }

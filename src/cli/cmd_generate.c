@@ -5,10 +5,14 @@
 static Status check(const Options *o) {
     for (int i = 0; i < o->stop.count; i++)
         if (!*o->stop.items[i]) return fail(ERR_CONFIG, "--stop is empty: give a text, or leave it out");
+    if (o->chat && (!o->prompt || !*o->prompt))
+        return fail(ERR_USAGE, "--chat answers a question: give it by --prompt");
+    if (o->chat_template && !o->chat)
+        return fail(ERR_USAGE, "--chat-template is for --chat: add it, or leave --chat-template out");
     return OK;
 }
 
 Status cmd_generate(Options *options) {
     options_note_idle(options);
-    return model_verb(options, check, model_job_needs_tokenizer, generate_run);
+    return model_verb(options, check, model_job_needs_tokenizer, generate_run, NULL);
 }

@@ -1,6 +1,6 @@
 // `trireme prepare-chat`: checks its options, runs the job, shows tokens with their mask, prints the summary.
 #include "base/cores.h"
-#include "cli/cli.h"
+#include "cli/verb_parts.h"
 #include "config/config.h"
 #include "corpus/chat.h"
 #include "formats/utf8.h"
@@ -128,13 +128,8 @@ static Status print_template(const Options *o) {
     return status;
 }
 
-Status cmd_prepare_chat(Options *o) {
-    tell_notes(o);
-    if (o->print_template) return print_template(o);
-    TRY(check_options(o));
-    bool colours = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
-    Marks marks = colours ? COLOURS : BRACKETS;
-    ChatJob job = {
+ChatJob chat_job_of(const Options *o) {
+    return (ChatJob){
         .inputs = o->input.items,
         .num_inputs = o->input.count,
         .output_prefix = o->output_prefix,
@@ -150,13 +145,22 @@ Status cmd_prepare_chat(Options *o) {
         .skip_bad_lines = o->skip_bad_lines,
         .workers = o->workers == INT_UNSET ? cores_limit(MAX_USUAL_WORKERS) : o->workers,
         .max_bytes = o->max_bytes == INT_UNSET ? 0 : o->max_bytes,
-        .show = o->preview ? show_sample : NULL,
-        .self = &marks,
-        .num_shown = o->preview,
         .progress = o->output_prefix ? stderr : NULL,
         .plain = o->plain,
         .stopped = stop_on_signals(),
     };
+}
+
+Status cmd_prepare_chat(Options *o) {
+    tell_notes(o);
+    if (o->print_template) return print_template(o);
+    TRY(check_options(o));
+    bool colours = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    Marks marks = colours ? COLOURS : BRACKETS;
+    ChatJob job = chat_job_of(o);
+    job.show = o->preview ? show_sample : NULL;
+    job.self = &marks;
+    job.num_shown = o->preview;
     ChatSummary summary;
     Status status = chat_prepare(&job, &summary);
     if (status == OK) print_summary(&job, &summary);

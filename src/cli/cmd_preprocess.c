@@ -1,6 +1,6 @@
 // `trireme preprocess`: checks its options, runs the job, prints the summary.
 #include "base/cores.h"
-#include "cli/cli.h"
+#include "cli/verb_parts.h"
 #include "config/config.h"
 #include "corpus/corpus.h"
 #include <inttypes.h>
@@ -64,9 +64,7 @@ static void print_summary(const PreprocessJob *job, const PreprocessSummary *s) 
         printf("  the tokenizer was trained on the first %d MB\n", PREPROCESS_TRAIN_BYTES / 1000000);
 }
 
-Status cmd_preprocess(Options *o) {
-    tell_notes(o);
-    TRY(check_options(o));
+PreprocessJob preprocess_job_of(const Options *o) {
     PreprocessJob job = {
         .inputs = o->input.items,
         .num_inputs = o->input.count,
@@ -83,6 +81,13 @@ Status cmd_preprocess(Options *o) {
         .stopped = stop_on_signals(),
     };
     choose_tokenizer(o, &job);
+    return job;
+}
+
+Status cmd_preprocess(Options *o) {
+    tell_notes(o);
+    TRY(check_options(o));
+    PreprocessJob job = preprocess_job_of(o);
     PreprocessSummary summary;
     Status status = preprocess_run(&job, &summary);
     if (status == OK) print_summary(&job, &summary);

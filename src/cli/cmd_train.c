@@ -1,8 +1,9 @@
 // `trireme train`: starts the ranks and runs the training loop on each.
 #include "base/file.h"
-#include "cli/cli.h"
+#include "cli/verb_parts.h"
 #include "device/device.h"
 #include "train/train.h"
+#include <string.h>
 
 static Status save_configuration(const Options *options) {
     if (!options->save_config) return OK;
@@ -13,22 +14,32 @@ static Status save_configuration(const Options *options) {
     return status;
 }
 
+// Prints the notes; `brief` leaves out what was taken from the model.
+static void tell(const Options *options, bool brief) {
+    if (!brief) tell_notes(options);
+    for (const char *line = options_notes(options); brief && *line;) {
+        int size = (int)strcspn(line, "\n");
+        if (strncmp(line, "taken from ", 11) != 0) fprintf(stderr, "%.*s\n", size, line);
+        line += size + (line[size] == '\n');
+    }
+}
+
 // Does everything that can be done before the ranks start.
 static Status prepare(Options *options, TrainJob *job) {
     int launched = launcher_ranks(), asked = options->ranks != INT_UNSET ? options->ranks : 1;
     int size = launched ? launched : asked;
     TRY(train_resolve(options, size));
     if (!options->dry_run) TRY(device_check(options->device));
-    tell_notes(options);
+    tell(options, job->brief);
     if (launcher_rank() == 0) TRY(save_configuration(options));
     job->ranks_here = launched ? launcher_ranks_here() : size;
     job->threads = threads_per_rank(options, job->ranks_here);
     return OK;
 }
 
-Status cmd_train(Options *options) {
+Status train_verb(Options *options, bool brief) {
     RunFile file = {.options = options, .started = time(NULL), .saved = -1, .lock = -1};
-    TrainJob job = {.start_s = clock_s(), .options = options, .stopped = stop_on_signals()};
+    TrainJob job = {.start_s = clock_s(), .options = options, .stopped = stop_on_signals(), .brief = brief};
     if (launcher_rank() == 0) job.file = &file;
     job.output = streams_do_not_wait();
     Text common = {0};
@@ -42,3 +53,5 @@ Status cmd_train(Options *options) {
     streams_wait();
     return status;
 }
+
+Status cmd_train(Options *options) { return train_verb(options, false); }

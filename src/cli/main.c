@@ -16,6 +16,8 @@ static const Command commands[] = {
      "make a data set of conversations, to train on the answers"},
     {"tokenizer", FOR_TOKENIZER, cmd_tokenizer, "train and inspect tokenizers, encode and decode text"},
     {"data", FOR_DATA, cmd_data, "inspect and verify data sets, show samples as training reads them"},
+    {"finetune", FOR_FINETUNE, cmd_finetune,
+     "make a published model better with your conversations or texts, in one command"},
     {"train", FOR_TRAIN, cmd_train, "train a GPT on any grid of tensor, pipeline and data parallel ranks"},
     {"supervise", FOR_SUPERVISE, cmd_supervise,
      "keep a training run going: watch it, start it again, on what is left"},
@@ -42,6 +44,7 @@ enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 static Status print_overview(void) {
     puts(
         "trireme: GPT training with composed tensor, pipeline and data parallelism\n\n"
+        "  trireme finetune MODEL chats.jsonl\n"
         "  trireme preprocess --input book.txt --output-prefix corpus --vocab-size 4096\n"
         "  trireme train --data-path corpus --layers 4 --hidden 128 --heads 4 --seq 128 --mbs 4 "
         "--steps 200 --lr 1e-3\n"
@@ -170,7 +173,7 @@ static Status finish_output(void) {
 
 static bool computes(int argc, char **argv) {
     const Command *command = argc > 1 ? find_command(argv[1]) : NULL;
-    return command && command->verb & (FOR_TRAIN | FOR_MODEL | FOR_BENCH | FOR_VERIFY_MACHINE);
+    return command && command->verb & (FOR_TRAIN | FOR_FINETUNE | FOR_MODEL | FOR_BENCH | FOR_VERIFY_MACHINE);
 }
 
 int main(int argc, char **argv) {

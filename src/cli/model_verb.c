@@ -17,12 +17,13 @@ static Status open_job(ModelJob *job, const Options *o, Status (*check)(const Op
 }
 
 Status model_verb(const Options *o, Status (*check)(const Options *), Status (*prepare)(const ModelJob *),
-                  RankMain *rank_main) {
+                  RankMain *rank_main, struct Perplexity *measured) {
     ModelJob job = {0};
     Text common = {0};
     prepare_links(o);
     list_common(o, &common);
     Status status = open_job(&job, o, check, prepare);
+    job.measured = measured;
     status = start_ranks(o, status, &common, job.threads, job.stopped, rank_main, &job);
     text_free(&common);
     model_job_close(&job);

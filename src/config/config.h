@@ -7,6 +7,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
+#include "base/words.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -32,16 +33,18 @@ typedef enum {
     FOR_SELFTEST = 131072,
     FOR_VERIFY_MACHINE = 262144,
     FOR_PREPARE_CHAT = 524288,
+    FOR_FINETUNE = 1048576,                           // has every option of FOR_TRAIN (table.c)
     FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH,     // verbs that describe a training run
     FOR_DESIGN = FOR_RUN | FOR_PLAN,                  // ... or plan one
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,          // verbs that use a trained model
     FOR_TEXT = FOR_PREPROCESS | FOR_TOKENIZER,        // verbs that read text
     FOR_DATA_SET = FOR_PREPROCESS | FOR_PREPARE_CHAT, // verbs that make a data set
     FOR_SOURCE = FOR_MODEL | FOR_EXPORT,              // verbs that read a model with --load
+    FOR_CHATS = FOR_PREPARE_CHAT | FOR_FINETUNE,      // verbs that read conversations
     COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
     MAY_DIFFER = 1 << 30,
-    EVERY_VERB = 2 * FOR_PREPARE_CHAT - 1, // the last verb
+    EVERY_VERB = 2 * FOR_FINETUNE - 1, // the last verb
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;
@@ -127,8 +130,8 @@ typedef struct Options {
 
 // Sets the defaults, then the values of the file of --config and of the arguments (argv[0] is the first argument, not
 // the program). It reads `--key value` and `--key=value`, for flags also `--key=false` and the negative spellings.
-// Words that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown one.
-// It does not handle --help: see options_help. The Options own their strings until options_destroy.
+// CommandWords that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown
+// one. It does not handle --help: see options_help. The Options own their strings until options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 // Returns how many words at the beginning of an argument list belong together: an option and its values, or one other
 // word. `field` is set to the member of Options that they set; NULL: none.
@@ -178,6 +181,12 @@ void options_help(Verb verb, bool all, Text *out);
 // user chose are lines; all others are comments, since the same rules choose them again when the file is read, and
 // --model may choose others.
 void options_save(const Options *options, Verb verb, Text *out);
+// Appends the options that the user has chosen, on the command line or in a file, and that `verb` has, as one would
+// type them: --name value. Those about one invocation are left out, and those of the fields `without`, which ends with
+// NULL.
+void options_words(const Options *options, Verb verb, const char *const *without, CommandWords *out);
+// Whether the user has given it, on the command line or in a file.
+bool options_given(const Options *options, const char *field);
 // Adds the verb and every option that must be the same on all ranks of a run, a line "NAME\tVALUE" each. It includes
 // unset options, so that two lists of one verb have the same names.
 void options_list(const Options *options, Text *out);

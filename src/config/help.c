@@ -22,6 +22,14 @@ static const Screen screens[] = {
      {OPT_data_path, OPT_load, OPT_sft, OPT_model, OPT_num_layers, OPT_seq_length, OPT_micro_batch_size,
       OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks, OPT_tensor_model_parallel_size,
       OPT_pipeline_model_parallel_size, OPT_bf16, OPT_dry_run, -1}},
+    {FOR_FINETUNE,
+     "trireme finetune MODEL chats.jsonl              # MODEL: a Hugging Face folder, a checkpoint, a GGUF file\n"
+     "trireme finetune MODEL book.txt --save tuned --epochs 2 --lr 1e-5    # options of train win over its choices\n"
+     "trireme finetune MODEL chats.jsonl --dry-run    # prepares the data and says what it would do\n"
+     "\nStopped by Ctrl-C, or killed, the same command goes on. The --save folder (unset: MODEL-tuned) gets the model as\n"
+     "hf/ and model.gguf. Conversations and text (\"text\") are told apart by the first line.\n",
+     {OPT_save, OPT_epochs, OPT_lr, OPT_seq_length, OPT_global_batch_size, OPT_memory_gb, OPT_chat_template,
+      OPT_too_long, OPT_train_on, OPT_skip_bad_lines, OPT_tokenizer_model, OPT_dtype, OPT_dry_run, -1}},
     {FOR_SUPERVISE,
      "trireme supervise -- train --ranks 8 ... --save checkpoints --save-interval 100   # ranks as threads\n"
      "trireme supervise -- mpirun -n 8 trireme train ... --save checkpoints             # any launcher\n"
@@ -102,9 +110,10 @@ static const Screen screens[] = {
      {OPT_help_all, -1}},
     {FOR_GENERATE,
      "trireme generate --load checkpoints --prompt \"Once upon\"                # the newest checkpoint\n"
+     "trireme generate --load llama-hf --chat --prompt \"Who are you?\"        # by its chat template\n"
      "trireme generate --load llama-hf --prompt - --temperature 0 --bf16 <question.txt\n"
      "trireme generate --load checkpoints --tp 2 --pp 2 --ranks 4 --num-samples 8 --top-p 0.9\n",
-     {OPT_load, OPT_prompt, OPT_max_new_tokens, OPT_temperature, OPT_top_k, OPT_top_p, OPT_seed,
+     {OPT_load, OPT_prompt, OPT_chat, OPT_max_new_tokens, OPT_temperature, OPT_top_k, OPT_top_p,
       OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
       OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_EVALUATE,

@@ -65,6 +65,41 @@ static void add_on_one_line(const char *value, Text *out) {
     for (const char *c = value; *c; c++) text_add(out, (unsigned char)*c < ' ' ? "\\x%02x" : "%c", *c);
 }
 
+bool options_given(const Options *options, const char *field) {
+    Origin origin = options_origin(options, field);
+    return origin == FROM_FILE || origin == FROM_COMMAND_LINE;
+}
+
+static void add_words(const Options *options, const OptionInfo *option, CommandWords *out) {
+    const void *field = (const char *)options + option->offset;
+    int name = (int)strcspn(option->spellings, " ");
+    bool off = option->type == FLAG && !*(const OptionFlag *)field;
+    words_add(out, "--%s%.*s", off ? "no-" : "", name, option->spellings);
+    if (option->type == FLAG) return;
+    if (option->type == LIST) {
+        const OptionList *list = field;
+        for (int i = 0; i < list->count; i++) words_add(out, "%s", list->items[i]);
+        return;
+    }
+    Text value = {0};
+    value_print(options, option, &value);
+    words_add(out, "%s", text_string(&value));
+    text_free(&value);
+}
+
+static bool is_among(const char *field, const char *const *fields) {
+    while (*fields && strcmp(field, *fields) != 0) fields++;
+    return *fields != NULL;
+}
+
+void options_words(const Options *options, Verb verb, const char *const *without, CommandWords *out) {
+    for (const OptionInfo *option = option_table; option < option_table + NUM_OPTIONS; option++) {
+        if (!(option->verbs & verb) || (option->verbs & COMMAND_LINE_ONLY)) continue;
+        if (!options_given(options, option->field) || !value_is_set(options, option)) continue;
+        if (!is_among(option->field, without)) add_words(options, option, out);
+    }
+}
+
 void options_list(const Options *options, Text *out) {
     Verb verb = options->store->verb;
     text_add(out, "the verb\t%s\n", verb_name(verb));

@@ -2,16 +2,20 @@
 #include "config/table.h"
 #include <string.h>
 
+// finetune takes the options of train.
+#define WITH_FINETUNE(verbs) ((verbs) | ((verbs)&FOR_TRAIN ? FOR_FINETUNE : 0))
+
 const OptionInfo option_table[NUM_OPTIONS] = {
 #define OPTION(verbs, section, TYPE, field, default_value, spellings, value, range, help)                    \
-    {verbs, section, TYPE, #field, default_value, spellings, value, range, help, offsetof(Options, field)},
+    {WITH_FINETUNE(verbs),    section, TYPE, #field, default_value, spellings, value, range, help,           \
+     offsetof(Options, field)},
 #include "config/options.def"
 #undef OPTION
 };
 
 static const Answer answers[] = {
 #define ANSWER(...)                                     ANSWER_FOR(EVERY_VERB, __VA_ARGS__)
-#define ANSWER_FOR(verbs, kind, arity, spellings, text) {verbs, kind, arity, spellings, text},
+#define ANSWER_FOR(verbs, kind, arity, spellings, text) {WITH_FINETUNE(verbs), kind, arity, spellings, text},
 #include "config/answers.def"
 #undef ANSWER_FOR
 #undef ANSWER
@@ -21,9 +25,9 @@ enum { NUM_ANSWERS = sizeof answers / sizeof answers[0] };
 
 const char *verb_name(unsigned verbs) {
     static const char *const names[] = {
-        "train",      "preprocess", "schedule",  "memory",   "models",         "tokenizer",   "data",
-        "checkpoint", "export",     "import",    "generate", "evaluate",       "plan",        "bench",
-        "devices",    "goodput",    "supervise", "selftest", "verify-machine", "prepare-chat"};
+        "train",      "preprocess", "schedule",  "memory",   "models",         "tokenizer",    "data",
+        "checkpoint", "export",     "import",    "generate", "evaluate",       "plan",         "bench",
+        "devices",    "goodput",    "supervise", "selftest", "verify-machine", "prepare-chat", "finetune"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (verbs & 1u << i) return names[i];
     CHECK(false, "no verb is in %u", verbs);

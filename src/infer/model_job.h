@@ -11,8 +11,9 @@ typedef struct {
     Grid grid;
     char *path; // of the model
     ModelShape shape;
-    Tokenizer *tokenizer; // NULL: the folder has none and no option names one
-    TokenList ends;       // each of these tokens ends a text (model_source_ends)
+    Tokenizer *tokenizer;        // NULL: the folder has none and no option names one
+    TokenList ends;              // each of these tokens ends a text (model_source_ends)
+    struct Perplexity *measured; // optional: receives what evaluate would print of a data set
 } ModelJob;
 
 // Finds the model of --load and its tokenizer (--tokenizer-model, or else the one in the folder of the weights), and

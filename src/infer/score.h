@@ -32,7 +32,7 @@ typedef struct {
     int window;                 // S: tokens that the model sees at once
 } ScoreText;
 
-typedef struct {
+typedef struct Perplexity {
     int64_t tokens; // predicted tokens: all except the first
     int64_t bytes;  // of their text; end tokens have none
     double nats;    // their negative log-likelihood

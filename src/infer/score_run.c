@@ -168,7 +168,10 @@ static Status score_data(EvaluateRun *run, const ScoreModel *model) {
     ScoreChats chats = {.data = run->data, .mask = run->mask, .range = run->range};
     Perplexity perplexity;
     TRY(run->mask ? score_chats(model, &chats, &perplexity) : score_text(model, &text, &perplexity));
-    print_perplexity(run, &perplexity);
+    if (run->job->measured)
+        *run->job->measured = perplexity;
+    else
+        print_perplexity(run, &perplexity);
     return OK;
 }
 

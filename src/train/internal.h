@@ -145,6 +145,7 @@ typedef struct {
     int64_t went_on_from;         // iteration of the checkpoint that was loaded; -1: none
     bool warned_of_metrics;       // a warning has said that rows are lost
     bool live;                    // a progress line is kept up to date on the terminal
+    bool brief;                   // TrainJob.brief
     bool line_open;               // that line is visible now
     double first_loss, last_loss; // of steps that changed the parameters; NaN: none yet
     double last_validation;       // NaN: none yet
@@ -164,14 +165,14 @@ StepReport interval_mean(const Interval *interval);
 double mib(size_t bytes);          // bytes in MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
-// `stopped` ends the wait for a reader of --metrics, where that is a pipe.
-Status reporter_open(Reporter *reporter, const Options *options, const EngineSpec *spec,
-                     const atomic_int *stopped);
+// The job's `stopped` ends the wait for a reader of --metrics, where that is a pipe.
+Status reporter_open(Reporter *reporter, const TrainJob *job, const EngineSpec *spec);
 Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be written
 // `transport` is comm_device_transport's.
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
                     const char *transport);
 void reporter_progress(Reporter *reporter, const StepReport *step);
+void reporter_clear_progress(Reporter *reporter);                              // before other lines
 void reporter_line(Reporter *reporter, const StepReport *step);                // Megatron-LM's log line
 void reporter_metrics(Reporter *reporter, const StepReport *step);             // one JSON object
 void reporter_save_interval(Reporter *reporter, const SavePlan *plan);         // it has changed
@@ -218,7 +219,7 @@ typedef struct {
     double bytes_before;                  // the part of it from before the model
     double predicted_bytes;               // of all ranks, as `trireme memory` prints
 } RunSummary;
-void reporter_summary(Reporter *reporter, const RunSummary *summary);
+void reporter_summary(Reporter *reporter, const RunSummary *summary); // run_summary.c
 
 // ---- tensor_hash.c -------------------------------------------------------------------
 

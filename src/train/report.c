@@ -24,14 +24,19 @@ static void eta(const StepReport *s, char text[32]) {
     snprintf(text, 32, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, left / 3600, left / 60 % 60, left % 60);
 }
 
-Status reporter_open(Reporter *r, const Options *options, const EngineSpec *spec, const atomic_int *stopped) {
-    *r = (Reporter){.options = options, .shape = spec->shape, .table_rows = spec->mode.padded_vocabulary};
+Status reporter_open(Reporter *r, const TrainJob *job, const EngineSpec *spec) {
+    const Options *options = job->options;
+    *r = (Reporter){.options = options,
+                    .shape = spec->shape,
+                    .table_rows = spec->mode.padded_vocabulary,
+                    .brief = job->brief};
     r->went_on_from = -1;
     r->first_loss = r->last_loss = r->last_validation = NAN;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
     if (!options->metrics || options->dry_run) return OK;
-    Status status = outlet_create(&r->metrics_outlet, options->metrics, options->load, stopped, &r->metrics);
+    Status status =
+        outlet_create(&r->metrics_outlet, options->metrics, options->load, job->stopped, &r->metrics);
     return status == OK ? OK : fail(status, "--metrics %s", fail_message());
 }
 
@@ -44,7 +49,7 @@ Status reporter_close(Reporter *r) {
     return failed ? fail(ERR_IO, "--metrics %s: not everything could be written", r->options->metrics) : OK;
 }
 
-static void clear_progress(Reporter *r) {
+void reporter_clear_progress(Reporter *r) {
     if (r->line_open) fputs("\r\033[K", stderr);
     r->line_open = false;
 }
@@ -54,7 +59,7 @@ static void flush_metrics(Reporter *r) {
     bool failed = fflush(r->metrics) != 0;
     if ((!failed && !r->metrics_outlet.lost) || r->warned_of_metrics) return;
     r->warned_of_metrics = true;
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr, "WARNING: --metrics %s: rows are lost from here on: %s\n", r->options->metrics,
             !failed                                ? "its reader paused"
             : outlet_is_unread(&r->metrics_outlet) ? "its reader has left"
@@ -165,6 +170,7 @@ static void print_algorithms(const char *file) {
 
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory, const char *transport) {
     const RunShape *shape = &r->options->shape;
+    if (r->brief) return;
     printf("using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, "
            "pipeline-model-parallel size: %d\n",
            shape->world_size, shape->dp, shape->tp, shape->pp);
@@ -204,10 +210,27 @@ static void describe_pairs(const PairMeans *p, char text[192]) {
         p->reward[CHOSEN], p->reward[REJECTED], p->reward[CHOSEN] - p->reward[REJECTED], p->accuracy);
 }
 
+// On a terminal the progress line says it already.
+static void print_brief_line(Reporter *r, const StepReport *s) {
+    char left[32];
+    eta(s, left);
+    if (r->live) {
+        reporter_progress(r, s);
+        return;
+    }
+    printf("  step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  eta %s\n", s->iteration, s->end,
+           unsigned_nan(s->loss), per_second(r, s), left);
+    fflush(stdout);
+}
+
 // Megatron-LM's line with its fields and widths, so that its parsers work, except that "per rank" replaces "per GPU";
 // more fields follow. As there, a line of skipped steps has no loss, and one with an overflow has no norm.
 void reporter_line(Reporter *r, const StepReport *s) {
     char when[32], left[32], loss[48] = "", norm[48] = "", pairs[192] = "";
+    if (r->brief) {
+        print_brief_line(r, s);
+        return;
+    }
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
@@ -215,7 +238,7 @@ void reporter_line(Reporter *r, const StepReport *s) {
     if (!isnan(s->loss)) snprintf(loss, sizeof loss, "lm loss: %.6E | ", s->loss);
     if (isfinite(s->grad_norm)) snprintf(norm, sizeof norm, "grad norm: %.3f | ", s->grad_norm);
     if (s->preferences) describe_pairs(&s->pairs, pairs);
-    clear_progress(r);
+    reporter_clear_progress(r);
     printf(
         " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
         " | elapsed time per iteration (ms): %.1f | throughput per rank (TFLOP/s/rank): %.3f | "
@@ -227,7 +250,8 @@ void reporter_line(Reporter *r, const StepReport *s) {
 }
 
 void reporter_save_interval(Reporter *r, const SavePlan *plan) {
-    clear_progress(r);
+    if (r->brief) return;
+    reporter_clear_progress(r);
     printf("saving every %" PRId64 " iterations from here on (%s auto): a save takes %.3g s%s, a failure "
            "is expected every %.3g h (%" PRId64 " so far)\n",
            plan->interval, plan->option, save_plan_cost_s(plan), plan->saves ? "" : " by its size",
@@ -237,25 +261,27 @@ void reporter_save_interval(Reporter *r, const SavePlan *plan) {
 
 // Megatron-LM's message, with the time.
 void reporter_saving(Reporter *r, int64_t iteration) {
-    clear_progress(r);
+    if (r->brief) return;
+    reporter_clear_progress(r);
     printf("saving checkpoint at iteration %7" PRId64 " to %s\n", iteration, r->options->save);
     fflush(stdout);
 }
 
 void reporter_saved(Reporter *r, int64_t iteration, double bytes, double seconds) {
-    clear_progress(r);
+    if (r->brief) return;
+    reporter_clear_progress(r);
     printf("  successfully saved checkpoint from iteration %7" PRId64 " to %s (%.1f MB in %.2f s)\n",
            iteration, r->options->save, bytes / 1e6, seconds);
     fflush(stdout);
 }
 
 void reporter_not_saved(Reporter *r, int64_t iteration, const char *why) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved, training goes on: %s\n", iteration, why);
 }
 
 void reporter_saved_in_memory(Reporter *r, int64_t iteration, const char *folder, double bytes) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     int64_t interval = r->options->memory_save_interval;
     char every[32] = "some";
     if (interval != INT_AUTO) snprintf(every, sizeof every, "every %" PRId64, interval);
@@ -266,18 +292,18 @@ void reporter_saved_in_memory(Reporter *r, int64_t iteration, const char *folder
 }
 
 void reporter_not_saved_in_memory(Reporter *r, int64_t iteration, const char *why, bool gives_up) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr, "WARNING: iteration %" PRId64 " was not saved in memory, training goes on%s: %s\n",
             iteration, gives_up ? " and saves to disk alone" : "", why);
 }
 
 void reporter_no_memory(Reporter *r, const char *why) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr, "WARNING: no checkpoint is saved in memory, the run saves to disk alone: %s\n", why);
 }
 
 void reporter_not_loaded(Reporter *r, const char *why) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr, "WARNING: %s\n", why);
 }
 
@@ -287,7 +313,8 @@ void reporter_changed(Reporter *r, const char *changes) {
 }
 
 void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
-    printf("  successfully loaded checkpoint from %s at iteration %" PRId64 "\n", from, state->iteration);
+    if (!r->brief)
+        printf("  successfully loaded checkpoint from %s at iteration %" PRId64 "\n", from, state->iteration);
     fflush(stdout);
     r->went_on_from = state->iteration;
     if (!r->metrics) return;
@@ -296,7 +323,7 @@ void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
 }
 
 void reporter_evaluation_cost(Reporter *r, int64_t batches, double seconds, double share) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     printf("evaluation: %" PRId64
            " batches in all will take about %.3g s, %.0f %% of this run; --eval-iters %d is the "
            "default, --eval-iters 0 leaves evaluation out\n",
@@ -323,7 +350,7 @@ void reporter_nothing_to_train(Reporter *r, int64_t iteration, int64_t consumed,
 }
 
 void reporter_references(Reporter *r, int64_t pairs, const char *model, double seconds, const char *file) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     printf("reference model %s: log-probabilities of %" PRId64 " pairs", model, pairs);
     if (seconds > 0) printf(", computed in %.1f s", seconds);
     printf("%s%s\n", seconds > 0 ? file ? ", kept in " : ", kept in memory alone" : ", from ",
@@ -340,7 +367,7 @@ void reporter_references_progress(Reporter *r, int64_t done, int64_t pairs, doub
 }
 
 void reporter_spike(Reporter *r, const StepReport *s, double usual) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr,
             "iteration %" PRId64 ": lm loss %.6g, %.1f times the usual %.6g (--check-for-spiky-loss)\n",
             s->iteration, s->loss, s->loss / usual, usual);
@@ -348,7 +375,7 @@ void reporter_spike(Reporter *r, const StepReport *s, double usual) {
 
 void reporter_skipped(Reporter *r, const Ranges *skipped, bool again) {
     Text text = {0};
-    clear_progress(r);
+    reporter_clear_progress(r);
     ranges_print(skipped, &text);
     printf("samples that are left out: %s, %" PRId64 " in all%s\n", text_string(&text), ranges_size(skipped),
            again ? "; the data end before the run does, which then reads them from the start again" : "");
@@ -357,7 +384,7 @@ void reporter_skipped(Reporter *r, const Ranges *skipped, bool again) {
 }
 
 void reporter_rewound(Reporter *r, const char *spike, const RunState *state, int64_t rewinds, Range skipped) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr,
             "%s; the run goes back to iteration %" PRId64 " and leaves out samples %" PRId64 " to %" PRId64
             " (--rewind-on-spike, %" PRId64 " of at most %d)\n",
@@ -371,7 +398,7 @@ void reporter_rewound(Reporter *r, const char *spike, const RunState *state, int
 }
 
 void reporter_lost_events(Reporter *r, uint64_t lost) {
-    clear_progress(r);
+    reporter_clear_progress(r);
     fprintf(stderr,
             "--trace %s: a rank had no room for its first %" PRIu64 " events; --trace-events %" PRIu64
             " keeps all\n",
@@ -429,58 +456,32 @@ void reporter_parameters(Reporter *r, int64_t iteration, uint64_t sum) {
     flush_metrics(r);
 }
 
-void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss,
-                         const PairMeans *pairs, bool last) {
+static void print_validation(double loss, const PairMeans *pairs, int64_t iteration, bool last) {
     char text[448], dashes[448], rewards[192] = "";
     if (pairs) describe_pairs(pairs, rewards);
-    r->last_validation = loss = unsigned_nan(loss);
     int length =
         snprintf(text, sizeof text,
                  " validation loss at iteration %" PRId64 "%s | lm loss value: %.6E | lm loss PPL: %.6E | %s",
                  iteration, last ? " on validation set" : "", loss, exp(loss < 20 ? loss : 20), rewards);
     memset(dashes, '-', sizeof dashes);
-    clear_progress(r);
     printf("%.*s\n%s\n%.*s\n", length + 1, dashes, text, length + 1, dashes);
     fflush(stdout);
+}
+
+void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss,
+                         const PairMeans *pairs, bool last) {
+    r->last_validation = loss = unsigned_nan(loss);
+    reporter_clear_progress(r);
+    if (r->brief) {
+        printf("  step %" PRId64 ": loss %.4f on the held-out share\n", iteration, loss);
+        fflush(stdout);
+    } else {
+        print_validation(loss, pairs, iteration, last);
+    }
     if (!r->metrics) return;
     fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, iteration, consumed);
     json_number(r->metrics, "validation_loss", loss);
     if (pairs) json_pairs(r->metrics, pairs);
     fprintf(r->metrics, "}\n");
     flush_metrics(r);
-}
-
-static void print_bubble(const Reporter *r, const RunSummary *s) {
-    printf("pipeline bubble over the ideal time: ");
-    if (!isnan(s->formula))
-        printf("%.1f %% by the formula for equal stages of %s, ", 100 * s->formula,
-               r->options->shape.schedule);
-    printf("%.1f %% when the schedule is replayed with each stage's measured times\n", 100 * s->replay);
-    printf("waiting for other stages: %.1f %% of the pipeline's time", 100 * s->waited);
-    if (s->busy_threads > s->cores)
-        printf(" (%d threads share %d processors: most of it is other ranks' turns)", s->busy_threads,
-               s->cores);
-    printf("\n");
-}
-
-void reporter_summary(Reporter *r, const RunSummary *s) {
-    double tokens = (double)s->samples * r->options->seq_length;
-    clear_progress(r);
-    if (!s->iterations) {
-        printf("nothing was trained: 0 iterations\n");
-        return;
-    }
-    printf("trained %" PRId64 " iterations in %.1f s", s->iterations, s->seconds);
-    if (s->skipped) printf(", %" PRId64 " of them skipped (they changed nothing)", s->skipped);
-    if (!isnan(r->first_loss)) printf(": lm loss %.4f -> %.4f", r->first_loss, r->last_loss);
-    if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
-    printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
-    if (r->options->shape.pp > 1) print_bubble(r, s);
-    double model = s->resident_bytes - s->bytes_before;
-    printf(
-        "peak resident memory of all ranks: %.1f MiB; program and data took %.1f MiB before the model, the rest "
-        "is %.1f MiB, predicted: %.1f MiB (%+.1f MiB)\n",
-        s->resident_bytes / 1048576, s->bytes_before / 1048576, model / 1048576, s->predicted_bytes / 1048576,
-        (model - s->predicted_bytes) / 1048576);
-    fflush(stdout);
 }

@@ -42,7 +42,7 @@ Status run_open(TrainingRun *run) {
     double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
     run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
     run_set_limit(run, patience_between_steps(&run->patience));
-    Status status = run->reporter ? reporter_open(run->reporter, o, &run->spec, run->job->stopped) : OK;
+    Status status = run->reporter ? reporter_open(run->reporter, run->job, &run->spec) : OK;
     TRY(comm_agree(run->world, status));
     TRY(trace_file_open(&run->trace, o, run->world));
     run_set_limit(run, patience_for_lock(&run->patience));

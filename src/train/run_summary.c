@@ -1,7 +1,50 @@
 // Sums up a run after its last step: its rate, memory, and the bubble of its pipeline.
 #include "train/run.h"
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+// ---- what is printed ------------------------------------------------------------------------------
+
+static void print_bubble(const Reporter *r, const RunSummary *s) {
+    printf("pipeline bubble over the ideal time: ");
+    if (!isnan(s->formula))
+        printf("%.1f %% by the formula for equal stages of %s, ", 100 * s->formula,
+               r->options->shape.schedule);
+    printf("%.1f %% when the schedule is replayed with each stage's measured times\n", 100 * s->replay);
+    printf("waiting for other stages: %.1f %% of the pipeline's time", 100 * s->waited);
+    if (s->busy_threads > s->cores)
+        printf(" (%d threads share %d processors: most of it is other ranks' turns)", s->busy_threads,
+               s->cores);
+    printf("\n");
+}
+
+void reporter_summary(Reporter *r, const RunSummary *s) {
+    double tokens = (double)s->samples * r->options->seq_length;
+    reporter_clear_progress(r);
+    if (!s->iterations) {
+        printf("nothing was trained: 0 iterations\n");
+        return;
+    }
+    printf("trained %" PRId64 " iterations in %.1f s", s->iterations, s->seconds);
+    if (s->skipped) printf(", %" PRId64 " of them skipped (they changed nothing)", s->skipped);
+    if (!isnan(r->first_loss)) printf(": lm loss %.4f -> %.4f", r->first_loss, r->last_loss);
+    if (!isnan(r->last_validation)) printf(", validation %.4f", r->last_validation);
+    printf("; %.0f tokens/s\n", s->seconds > 0 ? tokens / s->seconds : 0);
+    fflush(stdout);
+    if (r->brief) return;
+    if (r->options->shape.pp > 1) print_bubble(r, s);
+    double model = s->resident_bytes - s->bytes_before;
+    printf(
+        "peak resident memory of all ranks: %.1f MiB; program and data took %.1f MiB before the model, the rest "
+        "is %.1f MiB, predicted: %.1f MiB (%+.1f MiB)\n",
+        s->resident_bytes / 1048576, s->bytes_before / 1048576, model / 1048576, s->predicted_bytes / 1048576,
+        (model - s->predicted_bytes) / 1048576);
+    fflush(stdout);
+}
+
+// ---- of all ranks ---------------------------------------------------------------------------------
 
 // Gives every rank the measured times of every stage, and simulates the schedule with them.   Collective over the
 // world.

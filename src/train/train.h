@@ -293,9 +293,10 @@ typedef struct {
     const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
     RunFile *file;             // of process 0; NULL: the state of the run is not written
     const Outlet *output;      // standard output; NULL: the run does not notice when its reader leaves
-    int threads;               // per rank
-    int ranks_here;            // of them on this machine
-    double start_s;            // clock_s() when the program began
+    bool brief;     // prints short lines for people, and on a terminal one line that is kept up to date
+    int threads;    // per rank
+    int ranks_here; // of them on this machine
+    double start_s; // clock_s() when the program began
 } TrainJob;
 
 // Whether --save and --load name the same folder: the run goes on from its own checkpoints.

@@ -1,0 +1,463 @@
+// `trireme finetune`: makes a model better with conversations or texts: prepares the data, plans, trains, evaluates
+// before and after, exports. Each step is a verb of its own, which is shown as one would type it.
+#include "base/file.h"
+#include "base/rank.h"
+#include "cli/finetune.h"
+#include "dataset/dataset.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HELD_OUT_SHARE = 20, // of the data, one in so many is held out
+    MAX_HELD_OUT = 200,  // samples or documents
+    MIN_PACKED = 20,     // fewer packed samples: one conversation each
+    COLUMNS = 110,       // of a printed command
+};
+
+void finetune_free(Finetune *f) {
+    words_free(&f->prepare);
+    words_free(&f->train);
+    text_free(&f->why);
+}
+
+// ---- what is asked --------------------------------------------------------------------------------
+
+// Options of train that follow from MODEL, DATA and the folder.
+static Status check_decided(const Options *o) {
+    static const struct {
+        const char *field, *name, *follows;
+    } rows[] = {
+        {"load", "--load", "MODEL"},
+        {"finetune", "--finetune", "MODEL"},
+        {"ckpt_step", "--ckpt-step", "MODEL, which may be a step's folder"},
+        {"exit_on_missing_checkpoint", "--exit-on-missing-checkpoint", "MODEL"},
+        {"data_path", "--data-path", "DATA"},
+        {"train_data_path", "--train-data-path", "DATA"},
+        {"valid_data_path", "--valid-data-path", "DATA"},
+        {"test_data_path", "--test-data-path", "DATA"},
+        {"data_args_path", "--data-args-path", "DATA"},
+        {"per_split_data_args_path", "--per-split-data-args-path", "DATA"},
+        {"mock_data", "--mock-data", "DATA"},
+        {"sft", "--sft", "DATA"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (options_given(o, rows[i].field))
+            return fail(ERR_USAGE, "%s follows from %s: leave it out, or use `trireme train`", rows[i].name,
+                        rows[i].follows);
+    if (o->epochs != INT_UNSET && (o->train_iters != INT_UNSET || o->train_samples != INT_UNSET))
+        return fail(ERR_USAGE, "--epochs and %s both say how long to train: keep one",
+                    o->train_iters != INT_UNSET ? "--train-iters" : "--train-samples");
+    return OK;
+}
+
+// MODEL-tuned, in the present folder.
+static void name_folder(Finetune *f) {
+    const Options *o = f->options;
+    if (o->save && *o->save) {
+        snprintf(f->folder, sizeof f->folder, "%s", o->save);
+        for (size_t size = strlen(f->folder); size > 1 && f->folder[size - 1] == '/';) f->folder[--size] = 0;
+        return;
+    }
+    char *real = realpath(f->model, NULL);
+    const char *slash = real ? strrchr(real, '/') : NULL, *name = slash && slash[1] ? slash + 1 : "model";
+    size_t size = strlen(name);
+    if (size > 5 && !strcmp(name + size - 5, ".gguf")) size -= 5;
+    snprintf(f->folder, sizeof f->folder, "%.*s-tuned", (int)size, name);
+    free(real);
+}
+
+static Status check_options(Finetune *f) {
+    const Options *o = f->options;
+    if (launcher_ranks())
+        return fail(
+            ERR_USAGE,
+            "finetune runs on one machine, its ranks are threads: start it without a launcher. For more "
+            "machines launch the `trireme train` command that it prints");
+    if (o->positional.count != 2)
+        return fail(ERR_USAGE,
+                    "usage: trireme finetune MODEL DATA [--save FOLDER]; MODEL is a Hugging Face folder, a "
+                    "checkpoint or a GGUF file, DATA a file of conversations (.jsonl) or text");
+    f->model = o->positional.items[0], f->data = o->positional.items[1];
+    if (!strcmp(f->data, "-"))
+        return fail(ERR_USAGE, "DATA is read twice, so that it cannot be standard input: write it to a file");
+    if (!file_exists(f->data)) return fail(ERR_NO_INPUT, "%s: there is no such file or folder", f->data);
+    TRY(check_decided(o));
+    name_folder(f);
+    return OK;
+}
+
+static Status look_at_model(Finetune *f) {
+    ModelSource *source;
+    Tokenizer *tokenizer = NULL;
+    TRY(model_source_open(&source, f->model, -1));
+    model_source_warn(source);
+    snprintf(f->model_path, sizeof f->model_path, "%s", model_source_path(source));
+    f->shape = model_source_info(source)->shape;
+    f->tokenizer = f->options->tokenizer_model ? f->options->tokenizer_model : f->model_path;
+    Status status = f->options->tokenizer_model ? OK : model_source_tokenizer(source, &tokenizer);
+    tokenizer_close(status == OK ? tokenizer : NULL);
+    model_source_close(source);
+    if (status != ERR_NO_INPUT || strstr(fail_message(), "--tokenizer-model")) return status;
+    return fail(status, "%s has no tokenizer: name the model's by --tokenizer-model", f->model);
+}
+
+// ---- the data ---------------------------------------------------------------------------------------
+
+static void add_data_words(const Finetune *f, const char *verb, const char *tokenizer, CommandWords *words) {
+    words_add(words, "%s", verb);
+    words_add(words, "--input");
+    words_add(words, "%s", f->data);
+    words_add(words, "--tokenizer-model");
+    words_add(words, "%s", tokenizer);
+    words_add(words, "--output-prefix");
+    words_add(words, "%s/data", f->folder);
+}
+
+static Status parse(const CommandWords *words, Verb verb, Options *options) {
+    return options_parse(options, verb, (int)words->count - 1, words->items + 1);
+}
+
+static const char *const of_data[] = {"tokenizer_model", "seq_length", NULL};
+
+static void chat_words(const Finetune *f, int seq_length, bool pack, CommandWords *words) {
+    add_data_words(f, "prepare-chat", f->tokenizer, words);
+    words_add(words, "--seq-length");
+    words_add(words, "%d", seq_length);
+    if (!pack && !options_given(f->options, "pack")) words_add(words, "--no-pack");
+    options_words(f->options, FOR_PREPARE_CHAT, of_data, words);
+}
+
+// Reads all conversations; writes them, unless `measures` their lengths alone.
+static Status run_chats(Finetune *f, int seq_length, bool pack, bool measures) {
+    CommandWords words = {0};
+    Options options;
+    ChatSummary s;
+    chat_words(f, seq_length, pack, &words);
+    Status status = parse(&words, FOR_PREPARE_CHAT, &options);
+    if (status == OK) {
+        ChatJob job = chat_job_of(&options);
+        if (measures) job.output_prefix = NULL, job.num_shown = 1; // nothing is shown, so that all is read
+        status = chat_prepare(&job, &s);
+        options_destroy(&options);
+    }
+    if (status == OK) {
+        f->count = s.conversations, f->tokens = s.tokens, f->trained = s.trained, f->longest = s.longest;
+        if (!measures && s.bad_lines)
+            fprintf(stderr, "left out %" PRId64 " bad lines:\n%s", s.bad_lines, text_string(&s.left_out));
+        if (!measures && s.dropped)
+            fprintf(stderr, "left out %" PRId64 " conversations that are too long\n", s.dropped);
+        if (!measures && s.truncated) fprintf(stderr, "truncated %" PRId64 " conversations\n", s.truncated);
+        text_free(&s.left_out);
+    }
+    if (!measures) words_join(&f->prepare, &words);
+    words_free(&words);
+    return status;
+}
+
+// Few samples would leave few to hold out, so few conversations are not packed.
+static Status prepare_chats(Finetune *f) {
+    const Options *o = f->options;
+    int window = o->seq_length != INT_UNSET ? o->seq_length : finetune_window(f);
+    TRY(run_chats(f, window, true, true));
+    int seq_length = finetune_seq_length(f);
+    return run_chats(f, seq_length, f->tokens / (seq_length + 1) >= MIN_PACKED, false);
+}
+
+static Status prepare_text(Finetune *f) {
+    CommandWords words = {0};
+    Options options;
+    PreprocessSummary s;
+    add_data_words(f, "preprocess", f->tokenizer, &words);
+    words_add(&words, "--append-eod");
+    options_words(f->options, FOR_PREPROCESS, (const char *const[]){"tokenizer_model", "log_interval", NULL},
+                  &words);
+    Status status = parse(&words, FOR_PREPROCESS, &options);
+    if (status == OK) {
+        PreprocessJob job = preprocess_job_of(&options);
+        status = preprocess_run(&job, &s);
+        options_destroy(&options);
+    }
+    if (status == OK) {
+        if (s.bad_lines)
+            fprintf(stderr, "left out %" PRId64 " bad lines:\n%s", s.bad_lines, text_string(&s.left_out));
+        text_free(&s.left_out);
+    }
+    words_join(&f->prepare, &words);
+    words_free(&words);
+    return status;
+}
+
+// The last ones are held out: one in twenty, at least one where there are two.
+static Status count_data(Finetune *f) {
+    IndexedDataset *data;
+    Text prefix = {0};
+    text_add(&prefix, "%s/data", f->folder);
+    Status status = indexed_dataset_open(&data, prefix.data, 0);
+    text_free(&prefix);
+    TRY(status);
+    int64_t documents = indexed_dataset_num_documents(data), sequences = indexed_dataset_num_sequences(data);
+    f->tokens = indexed_dataset_num_tokens(data);
+    indexed_dataset_close(data);
+    f->units = f->conversations ? documents : sequences;
+    if (!f->conversations) f->count = sequences;
+    int64_t held_out = (f->units + HELD_OUT_SHARE / 2) / HELD_OUT_SHARE;
+    held_out = held_out < 1 ? 1 : held_out > MAX_HELD_OUT ? MAX_HELD_OUT : held_out;
+    f->held_out = f->units > 1 ? held_out : 0;
+    f->samples = f->units - f->held_out;
+    if (f->conversations) return OK;
+    f->samples = f->tokens * f->samples / f->units / finetune_seq_length(f);
+    if (f->samples) return OK;
+    return fail(ERR_DATA,
+                "%s: its %" PRId64
+                " tokens are fewer than one sequence of %d: give more text, or a smaller --seq-length",
+                f->data, f->tokens, finetune_seq_length(f));
+}
+
+static Status prepare_data(Finetune *f) {
+    CorpusContents contents;
+    const StringList *keys = &f->options->json_keys;
+    TRY(corpus_look(f->data, keys->items, keys->count, &contents));
+    f->conversations = contents == HOLDS_CONVERSATIONS;
+    TRY(f->conversations ? prepare_chats(f) : prepare_text(f));
+    return count_data(f);
+}
+
+// ---- what is said -------------------------------------------------------------------------------------
+
+static void print_command(const CommandWords *words) {
+    Text text = {0};
+    words_print(words, COLUMNS, &text);
+    printf("  trireme %s\n", text_string(&text));
+    text_free(&text);
+}
+
+static void print_plan(const Finetune *f) {
+    printf("%s: %.2f M parameters, %d layers, hidden size %d\n", f->model,
+           (double)model_parameters(&f->shape) / 1e6, f->shape.layers, f->shape.hidden);
+    if (f->conversations)
+        printf("%s: %" PRId64 " conversations, %" PRId64 " tokens, %" PRId64
+               " of them in answers, which are trained\n",
+               f->data, f->count, f->tokens, f->trained);
+    else
+        printf("%s: %" PRId64 " documents, %" PRId64 " tokens of text\n", f->data, f->count, f->tokens);
+    printf("chosen:\n%s", text_string(&f->why));
+    printf("the same by hand:\n");
+    print_command(&f->prepare);
+    CommandWords train = {0};
+    words_join(&train, &f->train);
+    words_add(&train, "--load");
+    words_add(&train, "%s", f->model_path);
+    words_add(&train, "--finetune");
+    print_command(&train);
+    words_free(&train);
+    fflush(stdout);
+}
+
+// The command of the user.
+static void own_command(const Finetune *f, Text *out) {
+    CommandWords words = {0};
+    words_split(&words, "trireme finetune");
+    words_add(&words, "%s", f->model);
+    words_add(&words, "%s", f->data);
+    options_words(f->options, FOR_FINETUNE, (const char *const[]){NULL}, &words);
+    words_print(&words, 0, out);
+    words_free(&words);
+}
+
+// ---- the steps ------------------------------------------------------------------------------------------
+
+static void checkpoints_path(const Finetune *f, char path[4096]) {
+    snprintf(path, 4096, "%.3000s/checkpoints", f->folder);
+}
+
+// The newest checkpoint of the training; -1: none.
+static int64_t newest_step(const Finetune *f) {
+    char path[4096];
+    int64_t *steps, newest = -1;
+    int count;
+    checkpoints_path(f, path);
+    if (checkpoint_steps(path, &steps, &count) != OK) return -1;
+    if (count) newest = steps[0];
+    free(steps);
+    return newest;
+}
+
+static Status interrupted(const Finetune *f, Status status, int64_t steps) {
+    Text command = {0};
+    if (status != INTERRUPTED) return status;
+    own_command(f, &command);
+    int64_t step = newest_step(f);
+    if (step > 0)
+        fail(status,
+             "stopped after step %" PRId64 " of %" PRId64 ", which is saved. The same command goes on: %s",
+             step, steps, text_string(&command));
+    else
+        fail(status, "stopped before the first step was saved. The same command goes on: %s",
+             text_string(&command));
+    text_free(&command);
+    return status;
+}
+
+// Evaluates the model at `path` on the held-out share, with the options of the training.
+static Status evaluate(Finetune *f, const Options *train, const char *path, double *nats) {
+    CommandWords words = {0};
+    Options options;
+    Perplexity p = {0};
+    words_split(&words, "evaluate --load");
+    words_add(&words, "%s", path);
+    words_add(&words, "--data-path");
+    words_add(&words, "%s", train->data_path.items[0]);
+    words_add(&words, "--split");
+    words_add(&words, "%s", train->split);
+    words_add(&words, "--seq-length");
+    words_add(&words, "%d", train->seq_length);
+    words_split(&words, train->sft ? "--sft" : "");
+    words_split(&words, train->bf16 ? "--bf16" : train->fp16 ? "--fp16" : "");
+    if (train->allow_non_finite) words_add(&words, "--allow-non-finite");
+    if (strcmp(train->device, "cpu") != 0) words_add(&words, "--device=%s", train->device);
+    Status status = parse(&words, FOR_EVALUATE, &options);
+    if (status == OK) {
+        status = evaluate_quietly(&options, &p);
+        options_destroy(&options);
+    }
+    words_free(&words);
+    TRY(status);
+    *nats = p.nats / (double)p.tokens;
+    f->scored = p.tokens;
+    return finetune_record_save(f);
+}
+
+static bool holds_out(const Options *train) {
+    double shares[2];
+    return sscanf(train->split, "%lf,%lf", &shares[0], &shares[1]) == 2 && shares[1] > 0;
+}
+
+static void print_loss(const Finetune *f, const char *when, double nats) {
+    printf("%s: loss %.4f, perplexity %.2f, on %" PRId64 " tokens of the held-out %s\n", when, nats,
+           exp(nats), f->scored, f->conversations ? "answers" : "text");
+    fflush(stdout);
+}
+
+// Trains from the newest checkpoint; where there is none yet, from MODEL.
+static Status train_on(const Finetune *f, int64_t step) {
+    CommandWords words = {0};
+    Options options;
+    char path[4096];
+    checkpoints_path(f, path);
+    words_join(&words, &f->train);
+    words_add(&words, "--load");
+    words_add(&words, "%s", step < 0 ? f->model_path : path);
+    if (step < 0) words_add(&words, "--finetune");
+    Status status = parse(&words, FOR_TRAIN, &options);
+    if (status == OK) {
+        status = train_verb(&options, true);
+        options_destroy(&options);
+    }
+    words_free(&words);
+    return status;
+}
+
+// An export is whole or not there.
+static Status export_as(const Finetune *f, const char *to, const char *name, const char *dtype) {
+    CommandWords words = {0};
+    Options options;
+    char path[4096], checkpoints[4096];
+    snprintf(path, sizeof path, "%.3000s/%s", f->folder, name);
+    if (file_exists(path)) return OK;
+    checkpoints_path(f, checkpoints);
+    words_split(&words, "export --load");
+    words_add(&words, "%s", checkpoints);
+    words_split(&words, "--to");
+    words_add(&words, "%s", to);
+    if (dtype) words_split(&words, "--dtype");
+    if (dtype) words_add(&words, "%s", dtype);
+    words_split(&words, "--output");
+    words_add(&words, "%s", path);
+    Status status = parse(&words, FOR_EXPORT, &options);
+    if (status == OK) {
+        status = cmd_export(&options);
+        options_destroy(&options);
+    }
+    words_free(&words);
+    return status;
+}
+
+// llama.cpp does not know every family.
+static Status export_all(const Finetune *f) {
+    do_not_stop_on_signals();
+    TRY(export_as(f, "hf", "hf", NULL));
+    Status status = export_as(f, "gguf", "model.gguf", f->options->dtype ? f->options->dtype : "f16");
+    if (status != ERR_UNAVAILABLE) return status;
+    fprintf(stderr, "note: no GGUF file is written: %s\n", fail_message());
+    return OK;
+}
+
+static void print_end(const Finetune *f) {
+    char gguf[4096];
+    snprintf(gguf, sizeof gguf, "%.3000s/model.gguf", f->folder);
+    bool has_gguf = file_exists(gguf);
+    printf("the model is in\n  %s/hf            for transformers, vLLM and trireme\n", f->folder);
+    if (has_gguf) printf("  %s    for llama.cpp, Ollama, LM Studio\n", gguf);
+    printf("try it:\n  trireme generate --load %s/hf%s --prompt \"...\"\n", f->folder,
+           f->conversations ? " --chat" : "");
+    if (has_gguf) printf("  llama-cli -m %s\n", gguf);
+    fflush(stdout);
+}
+
+// --exit-interval or --exit-duration-in-mins has ended the training.
+static Status unfinished(const Finetune *f, int64_t steps) {
+    printf("%" PRId64 " of %" PRId64 " steps are done; the same command goes on\n", newest_step(f), steps);
+    return OK;
+}
+
+static Status run(Finetune *f, const Options *train) {
+    char path[4096];
+    int64_t step = newest_step(f), end = train->train_iters;
+    bool samples = train->train_iters == INT_UNSET;
+    checkpoints_path(f, path);
+    if (step > 0) printf("%s: goes on after step %" PRId64 "\n", f->folder, step);
+    if (holds_out(train) && isnan(f->before))
+        TRY(interrupted(f, evaluate(f, train, f->model_path, &f->before), end));
+    if (!isnan(f->before)) print_loss(f, "before", f->before);
+    if (samples ? isnan(f->after) : step < end) {
+        printf("training; Ctrl-C saves, and the same command goes on:\n");
+        fflush(stdout);
+        TRY(interrupted(f, train_on(f, step), end));
+    }
+    if (!samples && newest_step(f) < end) return unfinished(f, end);
+    if (holds_out(train) && isnan(f->after)) TRY(interrupted(f, evaluate(f, train, path, &f->after), end));
+    if (!isnan(f->after)) print_loss(f, "after", f->after);
+    TRY(export_all(f));
+    print_end(f);
+    return OK;
+}
+
+static Status finetune(Finetune *f) {
+    Options train;
+    TRY(check_options(f));
+    TRY(look_at_model(f));
+    TRY(finetune_record_open(f));
+    bool planned = f->train.count > 0;
+    if (!planned) TRY(interrupted(f, prepare_data(f), 0));
+    if (!planned) TRY(finetune_plan(f));
+    if (!planned) print_plan(f);
+    if (f->options->dry_run) {
+        printf("nothing was trained (--dry-run)\n");
+        return OK;
+    }
+    TRY(finetune_record_save(f));
+    TRY(parse(&f->train, FOR_TRAIN, &train));
+    Status status = run(f, &train);
+    options_destroy(&train);
+    return status;
+}
+
+Status cmd_finetune(Options *o) {
+    Finetune f = {.options = o};
+    tell_notes(o);
+    Status status = finetune(&f);
+    finetune_free(&f);
+    return status;
+}

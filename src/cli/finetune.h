@@ -1,0 +1,52 @@
+// `trireme finetune MODEL DATA`: chooses the options of prepare-chat or preprocess, train, evaluate and export, and
+// runs these verbs one after another. It decides and shows; all work is theirs.
+#pragma once
+#include "base/words.h"
+#include "cli/verb_parts.h"
+#include "nn/shape.h"
+
+typedef struct {
+    const Options *options; // as given
+    const char *model, *data;
+    char folder[3000];     // DIR: of --save
+    const char *tokenizer; // --tokenizer-model, or the model
+
+    // The model and the data.
+    char model_path[4096]; // of what was opened: of a folder of checkpoints the newest
+    ModelShape shape;
+    bool conversations;      // the data hold conversations; else text
+    int64_t count, tokens;   // conversations or documents, and their tokens
+    int64_t trained;         // tokens of answers
+    int64_t longest;         // tokens of the longest conversation
+    int64_t units, held_out; // what --split cuts, samples of conversations or documents, and those held out
+    int64_t samples;         // that one epoch trains on
+
+    // What is decided.
+    CommandWords prepare; // the command that made the data set
+    CommandWords train;   // `trireme train` with its options, but --load
+    Text why;             // lines for the user
+
+    // How far it is; NaN: not yet.
+    double before, after; // nats per token of the held-out share
+    int64_t scored;       // of so many tokens
+} Finetune;
+
+void finetune_free(Finetune *f);
+
+// ---- finetune_plan.c ----------------------------------------------------------------------------
+
+// The tokens of a sample: --seq-length, or what the longest conversation needs, or of texts up to 1024; at most the
+// model's own window.
+int finetune_window(const Finetune *f); // the model's
+int finetune_seq_length(const Finetune *f);
+// Chooses what is left of the options of train, so that its memory and its files fit on this machine, and fills `train`
+// and `why`. ERR_UNAVAILABLE, ERR_CREATE say what would fit.
+Status finetune_plan(Finetune *f);
+
+// ---- finetune_record.c: DIR/finetune.json -------------------------------------------------------
+
+// Reads the record of a fine-tuning that goes on, or begins a new one in a folder that is new or empty. Fails with
+// ERR_CREATE where the folder holds other files, and ERR_CONFIG, which names the difference, where training has begun
+// with another model, other data or other options.
+Status finetune_record_open(Finetune *f);
+Status finetune_record_save(const Finetune *f);

@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# `trireme finetune` as people use it: from a published model and a file to a better model, in one command that goes on
+# where it was stopped; what it chooses, and what it refuses with file, line and what to do.
+# Usage: finetune_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$@"
+
+says() { grep -qF -e "$2" "$1.log" || complain "$1: '$2' is not in $(tail -5 "$1.log")"; }
+says_not() { ! grep -qF -e "$2" "$1.log" || complain "$1: '$2' is in $(grep -F -e "$2" "$1.log")"; }
+# tune NAME WORD...: leaves NAME.log.
+tune() {
+    local name=$1
+    shift
+    timeout -k 5 180 "$trireme" finetune "$@" >"$name.log" 2>&1 </dev/null ||
+        complain "$name: exit $?: $(tail -3 "$name.log")"
+}
+# refused CODE WORDS WORD...: `finetune WORD...` ends so.
+refused() {
+    local code=$1 words=$2 status
+    shift 2
+    timeout -k 5 180 "$trireme" finetune "$@" >refused.log 2>&1 </dev/null
+    status=$?
+    [[ $status == "$code" ]] || complain "$*: exit $status, not $code: $(tail -3 refused.log)"
+    grep -qF -e "$words" refused.log || complain "$*: '$words' is not in $(tail -3 refused.log)"
+}
+
+# ---- a model as it is downloaded, and data -----------------------------------------------------------------
+published() {
+    train random "${no_evaluation[@]}" --train-iters 1 --seq-length 128 --save random
+    "$trireme" export --load random --output model >export.log 2>&1 || complain "$(cat export.log)"
+    echo "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}{% if add_generation_prompt \
+%}{{ 'assistant: ' }}{% endif %}" >model/chat_template.jinja
+    for i in $(seq 240); do
+        printf '{"messages": [{"role": "user", "content": "words of document %d"}, {"role": "assistant", "content": "%s"}]}\n' \
+            "$i" "return a + $((i % 7)); and words"
+    done >chats.jsonl
+    head -40 documents.jsonl >texts.jsonl
+    for i in $(seq 60); do echo "int f_$i(int a) { return a + $i; } and more words of document $i"; done >book.txt
+}
+need published
+loss() { sed -n "s/^$2: loss \\([0-9.]*\\),.*/\\1/p" "$1.log"; } # NAME before|after
+better() {
+    awk -v before="$(loss "$1" before)" -v after="$(loss "$1" after)" 'BEGIN { exit !(after + 0 > 0 && after < before - 0.3) }' ||
+        complain "$1: loss $(loss "$1" before) before and $(loss "$1" after) after"
+}
+
+# ---- two commands ------------------------------------------------------------------------------------------
+tuned() { tune tuned model chats.jsonl --save tuned --lr 1e-2; }
+if check "one command makes a better model, and says what it chose and what is where"; then
+    need tuned
+    better tuned
+    says tuned "240 conversations"
+    says tuned "full fine-tuning in "
+    says tuned "3 epochs of "
+    says tuned "trireme prepare-chat --input chats.jsonl --tokenizer-model model --output-prefix tuned/data"
+    says tuned "trireme train --data-path tuned/data --sft"
+    says tuned "  tuned/model.gguf "
+    for file in tuned/hf/config.json tuned/hf/model.safetensors tuned/model.gguf tuned/hf/chat_template.jinja; do
+        [[ -s $file ]] || complain "there is no $file"
+    done
+    cmp model/chat_template.jinja tuned/hf/chat_template.jinja || complain "another chat template"
+    [[ $(grep -c "^  step " tuned.log) -ge 3 ]] || complain "no lines of steps: $(cat tuned.log)"
+    says_not tuned "TFLOP"
+fi
+if check "the second command uses the model"; then
+    need tuned
+    "$trireme" generate --load tuned/hf --chat --prompt "words of document 8" --temperature 0 --max-new-tokens 12 \
+        >answer.log 2>&1 || complain "$(cat answer.log)"
+    says answer " and words"
+    "$trireme" generate --load tuned/model.gguf --tokenizer-model tuned/hf --chat --prompt "words of document 8" \
+        --temperature 0 --max-new-tokens 12 >gguf.log 2>&1 || complain "$(cat gguf.log)"
+    [[ $(head -1 gguf.log) == "$(head -1 answer.log)" ]] || complain "$(head -1 gguf.log), not $(head -1 answer.log)"
+fi
+if check "the commands that it prints do the same by hand"; then
+    need tuned
+    sed -n '/^the same by hand:/,/^before/p' tuned.log | sed '1d;$d' | sed 's/tuned\//by-hand\//g' |
+        sed "s|^  trireme|\"$trireme\"|" >commands.sh
+    mkdir by-hand
+    bash -e commands.sh >by_hand.log 2>&1 || complain "$(tail -3 by_hand.log)"
+    "$trireme" checkpoint diff tuned/checkpoints by-hand/checkpoints >diff.log 2>&1 || complain "$(head -3 diff.log)"
+fi
+if check "the same command says that all is done"; then
+    need tuned
+    tune again model chats.jsonl --save tuned --lr 1e-2
+    says again "  tuned/model.gguf "
+    says again "after: loss $(loss tuned after)"
+    says_not again "  step 1/"
+fi
+
+# ---- stopped, and on ---------------------------------------------------------------------------------------
+if check "Ctrl-C saves, and the same command goes on to the same bytes"; then
+    options=(../model ../chats.jsonl --lr 1e-2 --epochs 40 --ranks 2 --save out)
+    mkdir whole broken
+    cd whole || exit 1
+    tune ../whole "${options[@]}"
+    cd ../broken || exit 1
+    "$trireme" finetune "${options[@]}" >../broken.log 2>&1 </dev/null &
+    pid=$!
+    for _ in $(seq 600); do
+        grep -qs "  step [1-9][0-9]*0/" ../broken.log && break
+        sleep 0.1
+    done
+    kill -INT $pid
+    wait $pid
+    status=$?
+    cd .. || exit 1
+    [[ $status == 130 ]] || complain "exit $status, not 130: $(tail -2 broken.log)"
+    says broken "which is saved. The same command goes on: trireme finetune ../model ../chats.jsonl"
+    cd broken || exit 1
+    tune ../on "${options[@]}"
+    cd .. || exit 1
+    says on "out: goes on after step "
+    cmp whole/out/model.gguf broken/out/model.gguf || complain "other bytes in model.gguf"
+    diff -r whole/out/hf broken/out/hf || complain "other bytes in hf"
+    [[ $(loss whole after) == "$(loss on after)" ]] || complain "another loss"
+fi
+if check "an end of another kind goes on, too"; then
+    tune part model chats.jsonl --save part --exit-interval 4 --train-iters 10
+    says part "4 of 10 steps are done; the same command goes on"
+    [[ ! -e part/hf ]] || complain "a model that is not done was exported"
+fi
+if check "another command does not go on in the folder"; then
+    need tuned
+    refused 78 "another answer to 'options': --lr 0.01 there, --lr 0.0001 now" model chats.jsonl --save tuned --lr 1e-4
+    cp chats.jsonl others.jsonl
+    refused 78 "another answer to 'data'" model others.jsonl --save tuned --lr 1e-2
+    mkdir occupied
+    touch occupied/precious
+    refused 73 "occupied has files, such as precious" model chats.jsonl --save occupied
+fi
+
+# ---- other data and models ---------------------------------------------------------------------------------
+if check "texts are trained on, in JSON lines and as a file"; then
+    tune texts model texts.jsonl --save texts --lr 1e-2 --seq-length 32
+    better texts
+    says texts "40 documents"
+    says texts "trireme preprocess --input texts.jsonl"
+    tune book model book.txt --save book --lr 1e-2 --seq-length 32
+    says book "1 documents"
+    says_not book "before:" # nothing can be held out of one document
+    [[ -s book/model.gguf ]] || complain "no GGUF"
+fi
+if check "a GGUF file and a checkpoint are models, too"; then
+    need tuned
+    tune from_gguf tuned/model.gguf chats.jsonl --tokenizer-model model --train-iters 2
+    [[ -s model-tuned/hf/config.json ]] || complain "no model-tuned: $(ls)"
+    tune from_checkpoint random chats.jsonl --train-iters 2 --chat-template alpaca
+    [[ -s random-tuned/hf/chat_template.jinja ]] || complain "the template that was named is not with the model"
+    refused 66 "--tokenizer-model" tuned/model.gguf chats.jsonl --save nameless
+fi
+if check "few conversations are a sample each, and some are held out"; then
+    head -6 chats.jsonl >few.jsonl
+    tune few model few.jsonl --save few --dry-run
+    says few "--no-pack"
+    says few "--split 5,1,0"
+    says few "nothing was trained (--dry-run)"
+fi
+if check "options of train win over what it chooses"; then
+    tune given model chats.jsonl --save given --dry-run --micro-batch-size 1 --global-batch-size 6 --train-iters 7 --ranks 3 \
+        --lr-decay-style constant --split 90,10,0 --seq-length 64
+    says given "  6 sequences a step in microbatches of 1, on 3 ranks"
+    says given "--train-iters 7"
+    [[ $(grep -o -e "--seq-length [0-9]*" given.log | sort -u) == "--seq-length 64" ]] || complain "$(cat given.log)"
+fi
+if check "where memory is short it takes less, and says what would fit where nothing does"; then
+    tune small model chats.jsonl --save small --dry-run --memory-gb 0.165
+    says small "allowed"
+    refused 69 "not enough memory: full fine-tuning" model chats.jsonl --save none --memory-gb 0.1605
+    refused 69 "would fit" model chats.jsonl --save none --memory-gb 0.1605
+fi
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+if check "wrong data are refused with file, line and what to do"; then
+    { head -3 chats.jsonl; echo '{"messages": [{"role": "user", "content": "alone"}]}'; } >unanswered.jsonl
+    refused 65 "unanswered.jsonl:4: a conversation without an answer" model unanswered.jsonl --save none
+    refused 65 "--skip-bad-lines leaves such lines out" model unanswered.jsonl --save repaired
+    head -3 chats.jsonl >unanswered.jsonl
+    tune repaired model unanswered.jsonl --save repaired --train-iters 1
+    long=$(printf 'words %.0s' $(seq 200))
+    { head -2 chats.jsonl; echo "{\"prompt\": \"q\", \"completion\": \"$long\"}"; } >long.jsonl
+    refused 65 "long.jsonl:3: a conversation of " model long.jsonl --save none
+    refused 65 "--too-long truncate or drop" model long.jsonl --save none
+    : >empty.jsonl
+    refused 65 "empty.jsonl: it is empty" model empty.jsonl --save none
+    echo '{"body": "x"}' >keyless.jsonl
+    refused 65 "keyless.jsonl:1: neither a conversation" model keyless.jsonl --save none
+    refused 66 "nothing.jsonl: there is no such file" model nothing.jsonl --save none
+    refused 66 "nowhere" nowhere chats.jsonl --save none
+    refused 64 "usage: trireme finetune MODEL DATA" model
+    refused 64 "--data-path follows from DATA" model chats.jsonl --data-path corpus
+    refused 64 "--epochs and --train-iters" model chats.jsonl --epochs 2 --train-iters 3
+    tune truncated model long.jsonl --save truncated --too-long truncate --dry-run
+    says truncated "truncated 1 conversations"
+fi
+finish
