@@ -118,7 +118,6 @@ static const Screen screens[] = {
       OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_EVALUATE,
      "trireme evaluate --load checkpoints --data-path corpus           # perplexity of the validation share\n"
-     "trireme evaluate --load checkpoints --data-path held-out --split 0,1,0               # of a whole set\n"
      "trireme evaluate --load checkpoints --task hellaswag.jsonl --task wikitext.jsonl\n"
      "trireme evaluate --load tuned --sft --data-path chats           # loss of the answers of conversations\n"
      "trireme evaluate --load checkpoints --requests requests.jsonl --output answers.jsonl\n",
