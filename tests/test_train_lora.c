@@ -147,6 +147,34 @@ static void the_base_stays_as_it_is(void) {
     EXPECT(sum, "nothing is frozen");
 }
 
+// What is published of a model's work and parameters is what the registry has and the device counts.
+static void closed_forms_are_those_of_the_registry(void) {
+    for (RunModel model = 0; model < NUM_RUN_MODELS; model++)
+        for (int fused = 0; fused < 2; fused++) {
+            RunPlan plan = plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, model, fused);
+            const ModelShape *s = &plan.spec.shape;
+            int64_t bytes;
+            EXPECT(state_bytes(s, &(StateKinds){0}, &bytes) == OK &&
+                       bytes == 4 * s->layers * model_adapter_parameters(s),
+                   "%s: %lld bytes of adapters", run_model_names[model], (long long)bytes);
+        }
+}
+
+// The model's work and what the device counts, of adapters for whole matrices, which multiply no zeros. Attention's
+// backward multiplies five times, the model's counts four; and the first layer's input needs no gradient, but gets one.
+static void the_work_is_that_of_frozen_weights(void) {
+    EngineMemory memory = {0};
+    EngineSpec spec = run_spec((Grid)GRID(1, 1, 1), "1f1b", 1, LAYERS, GLOBAL_BATCH);
+    ModelShape *s = &spec.shape;
+    add_adapters(&spec, targets_of(RUN_GPT, true));
+    EXPECT(engine_measure(&spec, 0, &memory, NULL) == OK, "%s", fail_message());
+    double tokens = (double)GLOBAL_BATCH * s->sequence;
+    double core = tokens * LAYERS * 2.0 * s->sequence * s->heads * s->head_size;
+    double model = model_flops(s, spec.mode.padded_vocabulary, GLOBAL_BATCH);
+    EXPECT(fabs(memory.flops - core - model) < 1e-9 * model,
+           "the device counts %.0f FLOPs, the model has %.0f and %.0f", memory.flops, model, core);
+}
+
 // Sizes that fill whole blocks: with adapters a run takes what one without a gradient, moments and remainders of the
 // base would, and 16 bytes for each element of an adapter.
 static void the_base_takes_its_values_alone(void) {
@@ -206,6 +234,8 @@ int main(int argc, char **argv) {
                        {"tensor_ranks_change_rounding_alone", tensor_ranks_change_rounding_alone},
                        {"the_base_stays_as_it_is", the_base_stays_as_it_is},
                        {"the_base_takes_its_values_alone", the_base_takes_its_values_alone},
+                       {"closed_forms_are_those_of_the_registry", closed_forms_are_those_of_the_registry},
+                       {"the_work_is_that_of_frozen_weights", the_work_is_that_of_frozen_weights},
                        {"without_adapters_the_model_is_its_base", without_adapters_the_model_is_its_base},
                        {0}},
         argc, argv);

@@ -197,3 +197,19 @@ int64_t adapter_width(const ModelShape *s, int targets) {
     for (int i = 0; i < NUM_LORA_TARGETS; i++) count += s->lora_targets >> i & targets >> i & 1;
     return count * s->lora_rank;
 }
+
+int64_t model_adapter_parameters(const ModelShape *s) {
+    int64_t h = s->hidden, width = (int64_t)s->heads * s->head_size, f = s->ffn,
+            keys = (int64_t)model_groups(s) * s->head_size, inner = model_is_gated(s) ? 2 * f : f, sum = 0;
+    const int64_t sizes[NUM_LORA_TARGETS] = {[LORA_NUMBER_QKV] = h + width + 2 * keys,
+                                             [LORA_NUMBER_Q] = h + width,
+                                             [LORA_NUMBER_K] = h + keys,
+                                             [LORA_NUMBER_V] = h + keys,
+                                             [LORA_NUMBER_PROJ] = width + h,
+                                             [LORA_NUMBER_FC1] = h + inner,
+                                             [LORA_NUMBER_GATE] = h + f,
+                                             [LORA_NUMBER_UP] = h + f,
+                                             [LORA_NUMBER_FC2] = f + h};
+    for (int i = 0; i < NUM_LORA_TARGETS; i++) sum += s->lora_targets >> i & 1 ? sizes[i] : 0;
+    return sum * s->lora_rank;
+}

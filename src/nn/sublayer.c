@@ -23,11 +23,21 @@ int64_t model_parameters(const ModelShape *s) {
     return s->layers * (layer.cut + layer.whole) + embedding.cut + embedding.whole + head.cut + head.whole;
 }
 
-// A backward takes twice the FLOPs of its forward.
-double model_flops(const ModelShape *s, int table_rows, double samples) {
-    double layer = 0, head = 2.0 * table_rows * s->hidden;
+// Of the forward of one token in a layer.
+static double layer_flops(const ModelShape *s) {
+    double layer = 0;
     for (int i = 0; i < NUM_SUBLAYERS; i++) layer += sublayer_kinds[i]->flops(s);
-    return samples * s->sequence * (3 * (s->layers * layer + head));
+    return layer;
+}
+
+// A backward takes twice the FLOPs of its forward, but for weights that are frozen: of these it needs no gradient.
+double model_flops(const ModelShape *s, int table_rows, double samples) {
+    double layer = layer_flops(s), head = 2.0 * table_rows * s->hidden;
+    if (!s->lora_rank) return samples * s->sequence * (3 * (s->layers * layer + head));
+    ModelShape products = *s;
+    products.sequence = products.window = 0;
+    double weights = layer_flops(&products), adapters = 2.0 * (double)model_adapter_parameters(s);
+    return samples * s->sequence * (s->layers * (3 * (layer + adapters) - weights) + 2 * head);
 }
 
 double stash_rows(const ModelShape *s, const ModelMode *mode, int tp) {

@@ -84,13 +84,12 @@ static void print_model(const EngineSpec *spec) {
 }
 
 static void print_adapters(const ModelShape *m) {
-    int64_t bytes;
     Text targets = {0};
-    if (!m->lora_rank || state_bytes(m, &(StateKinds){0}, &bytes) != OK) return;
+    if (!m->lora_rank) return;
     lora_targets_print(m->lora_targets, &targets);
     printf("adapters: rank %d, times %.4g, on %s: %.2f M parameters are trained, the model stays as it is\n",
            m->lora_rank, (double)model_lora_scale(m), text_string(&targets),
-           (double)bytes / sizeof(float) / 1e6);
+           (double)(m->layers * model_adapter_parameters(m)) / 1e6);
     text_free(&targets);
 }
 
