@@ -28,14 +28,14 @@ prepare() { # PREFIX FILE OPTION...
 }
 prepare pairs pairs.jsonl --preferences || complain "$(cat pairs.log)"
 "$trireme" train --data-path text --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 160 --micro-batch-size 2 \
-    --global-batch-size 4 --train-iters 8 --lr 1e-2 --eval-iters 0 --hidden-dropout 0 --attention-dropout 0 --save base >log 2>&1 ||
+    --global-batch-size 4 --train-iters 8 --lr "1e-2" --eval-iters 0 --hidden-dropout 0 --attention-dropout 0 --save base >log 2>&1 ||
     complain "$(tail -3 log)"
-"$trireme" train --data-path text --load base --finetune --micro-batch-size 2 --global-batch-size 4 --train-iters 8 --lr 1e-2 \
+"$trireme" train --data-path text --load base --finetune --micro-batch-size 2 --global-batch-size 4 --train-iters 8 --lr "1e-2" \
     --seq-length 160 --eval-iters 0 --save other >log 2>&1 || complain "$(tail -3 log)"
 
 iterations=24
-options=(--dpo --data-path pairs --seq-length 160 --micro-batch-size 2 --global-batch-size 8 --train-iters $iterations --lr 2e-3
-    --lr-decay-style constant --split 80,20,0 --eval-interval 8 --eval-iters 2 --log-interval 1 --save-interval 6 --plain)
+options=(--dpo --data-path pairs --seq-length 160 --micro-batch-size 2 --global-batch-size 8 --train-iters "$iterations" --lr "2e-3"
+    --lr-decay-style constant --split "80,20,0" --eval-interval 8 --eval-iters 2 --log-interval 1 --save-interval 6 --plain)
 from_base=(--load base --finetune)
 # dpo NAME OPTION...: trains into the folder NAME, with rows in NAME.jsonl and the log in NAME.log.
 dpo() {
@@ -52,10 +52,10 @@ refused() { # STATUS WORDS OPTION...
     grep -qF -- "$words" refused.log || complain "'$words' is not said: $(tail -3 refused.log)"
 }
 says() { grep -qE -- "$2" "$1.log" || complain "$1 does not say '$2': $(tail -3 "$1.log")"; }
-keys="lm_loss validation_loss grad_norm rewards_chosen rewards_rejected rewards_margin rewards_accuracy logps_chosen logps_rejected"
+keys=(lm_loss validation_loss grad_norm rewards_chosen rewards_rejected rewards_margin rewards_accuracy logps_chosen logps_rejected)
 expect_alike() { # NAME OTHER: the rows of both, and their models
     local key
-    for key in $keys; do expect_same "$key" "$1" "$2"; done
+    for key in "${keys[@]}"; do expect_same "$key" "$1" "$2"; done
     "$trireme" checkpoint diff "$1" "$2" >diff.log 2>&1 || complain "$1 and $2 differ: $(tail -2 diff.log)"
 }
 whole() { dpo whole "${from_base[@]}"; }
@@ -152,6 +152,28 @@ if check "a supervised run that is killed goes on with the same numbers"; then
     "$trireme" checkpoint diff unwatched watched >diff.log 2>&1 || complain "another model: $(tail -2 diff.log)"
 fi
 
+# ---- evaluation ------------------------------------------------------------------------------------------------
+# near NAME VALUE OTHER: within 2e-5
+near() { awk -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d < 2e-5 && d > -2e-5 && b != "") }' || complain "$1 is $2, not $3"; }
+evaluated() { sed -n "s/.*$2 \([-0-9.]*\).*/\1/p" "$1.log"; }
+if check "evaluate gives the numbers of a run's validation, on other ranks too"; then
+    dpo judged "${from_base[@]}" --global-batch-size 6 --eval-iters 3 --train-iters 12
+    for t in 1 2; do
+        "$trireme" evaluate --load judged --dpo --dpo-reference base --data-path pairs --split 80,20,0 --tp $t --ranks $t >evaluated.log 2>&1 ||
+            complain "$(tail -3 evaluated.log)"
+        says evaluated "pairs, validation share of --split 80,20,0: 18 pairs"
+        near loss "$(evaluated evaluated "loss (sigmoid)")" "$(metric validation_loss judged | tail -1)"
+        near chosen "$(evaluated evaluated "rewards chosen")" "$(metric rewards_chosen judged | tail -1)"
+        near rejected "$(evaluated evaluated "[0-9], rejected")" "$(metric rewards_rejected judged | tail -1)"
+        near accuracy "$(evaluated evaluated accuracy)" "$(printf %.4f "$(metric rewards_accuracy judged | tail -1)")"
+    done
+    "$trireme" evaluate --load judged --dpo --dpo-loss simpo --dpo-beta 2 --data-path pairs --split 0,1,0 >evaluated.log 2>&1 ||
+        complain "$(tail -3 evaluated.log)"
+    says evaluated "0,1,0: 90 pairs"
+    ! "$trireme" evaluate --load judged --dpo --data-path pairs >evaluated.log 2>&1 || complain "evaluated without a reference"
+    says evaluated "add --dpo-reference PATH, the model that training began with"
+fi
+
 # ---- other losses, other options -----------------------------------------------------------------------------
 if check "losses without a reference ask none"; then
     for loss in simpo orpo; do
@@ -180,11 +202,13 @@ if check "wrong options and data are refused with what to do"; then
     status=0
     "$trireme" train --load base --finetune --sft --data-path pairs --seq-length 160 --micro-batch-size 2 --train-iters 1 --lr 1e-3 \
         >refused.log 2>&1 || status=$?
-    [[ $status == 66 ]] && grep -q "It is one of preferences, which --dpo trains on" refused.log || complain "--sft on pairs: $(cat refused.log)"
+    [[ $status == 66 ]] || complain "--sft on pairs: exit $status"
+    grep -q "It is one of preferences, which --dpo trains on" refused.log || complain "--sft on pairs: $(cat refused.log)"
     status=0
     "$trireme" train --load base --finetune --data-path pairs --seq-length 160 --micro-batch-size 2 --train-iters 1 --lr 1e-3 \
         >refused.log 2>&1 || status=$?
-    [[ $status == 78 ]] && grep -q "add --dpo, which trains on pairs" refused.log || complain "pairs as text: $(cat refused.log)"
+    [[ $status == 78 ]] || complain "pairs as text: exit $status"
+    grep -q "add --dpo, which trains on pairs" refused.log || complain "pairs as text: $(cat refused.log)"
     refused 65 "give --seq-length as it was given" "${from_base[@]}" --seq-length 20
 fi
 if check "wrong lines are refused with file and line"; then

@@ -188,19 +188,19 @@ static void answers_of_conversations(void) {
         Model m = {.batch = batch, .longest = 11 + batch};
         ScoreModel model = score_model(&m);
         Perplexity expected = expected_of_chats(2, 8);
-        EXPECT_OK(score_chats(&model, &(ScoreChats){data, mask, {2, 8}}, &p));
+        EXPECT_OK(score_chats(&model, &(ScoreChats){data, mask, {2, 8}, NULL}, &p));
         EXPECT(p.tokens == expected.tokens && p.nats == expected.nats,
                "B %d: %lld tokens, %g nats, not %lld, %g", batch, (long long)p.tokens, p.nats,
                (long long)expected.tokens, expected.nats);
     }
     Model small = {.batch = 2, .longest = 10}, stops = {.batch = 2, .longest = 12, .stop_after = 1};
     ScoreModel model = score_model(&small);
-    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}}, &p) == ERR_DATA &&
+    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}, NULL}, &p) == ERR_DATA &&
                strstr(fail_message(), "conversation 2 has 12 tokens, but --seq-length 10"),
            "%s", fail_message());
-    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 0}}, &p) == ERR_DATA, "nothing is scored");
+    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 0}, NULL}, &p) == ERR_DATA, "nothing is scored");
     model = score_model(&stops);
-    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}}, &p) == INTERRUPTED, "it goes on");
+    EXPECT(score_chats(&model, &(ScoreChats){data, mask, {0, 8}, NULL}, &p) == INTERRUPTED, "it goes on");
     indexed_dataset_close(data);
     indexed_dataset_close(mask);
 }

@@ -21,9 +21,17 @@ static Status check(const Options *o) {
     if (evaluations > 1)
         return fail(ERR_USAGE,
                     "--data-path, --task and --requests are two evaluations: run one after the other");
-    if (o->sft && !o->data_path.count)
-        return fail(ERR_USAGE, "--sft is for --data-path PREFIX, a data set of conversations: add it, or "
-                               "leave --sft out");
+    const char *chats = o->dpo ? "--dpo" : "--sft";
+    if (options_have_conversations(o) && !o->data_path.count)
+        return fail(ERR_USAGE, "%s is for --data-path PREFIX, a data set of %s: add it, or leave %s out",
+                    chats, o->dpo ? "preferences" : "conversations", chats);
+    if (o->sft && o->dpo)
+        return fail(ERR_USAGE, "--sft and --dpo are two evaluations: run one after the other");
+    TRY(options_check_preferences(o));
+    if (options_have_reference(o) && !o->dpo_reference)
+        return fail(ERR_USAGE,
+                    "--dpo compares the model with another one: add --dpo-reference PATH, the model that "
+                    "training began with");
     if (o->data_path.count > 1)
         return fail(ERR_USAGE, "--data-path has %d words; evaluate reads one data set: give one prefix",
                     o->data_path.count);

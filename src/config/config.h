@@ -161,6 +161,8 @@ const char *needs_end_token(const Options *options);
 bool options_have_null_tokenizer(const Options *options); // --tokenizer-type NullTokenizer
 bool options_have_conversations(const Options *options);  // --sft, --dpo: a document is a sample
 bool options_have_reference(const Options *options);      // --dpo with a loss that reads a reference model
+// Checks that no option of --dpo is without effect, as options_resolve does.
+Status options_check_preferences(const Options *options);
 // Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
 // GPU.
 int options_ranks_per_gpu(const Options *options);

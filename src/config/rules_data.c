@@ -239,7 +239,7 @@ static Status check_conversations(Options *o) {
 }
 
 // Options of the losses of preferences that others would leave without effect.
-static Status check_preferences(Options *o) {
+Status options_check_preferences(const Options *o) {
     const struct {
         int option;
         const char *name;
@@ -264,6 +264,8 @@ static Status check_preferences(Options *o) {
                     "--dpo has the mean over pairs as its loss: leave --calculate-per-token-loss out");
     return OK;
 }
+
+static Status check_preferences(Options *o) { return options_check_preferences(o); }
 
 Rule *const data_rules[] = {check_conversations,      check_preferences,     check_blends,
                             check_one_tokenizer,      resolve_split,         resolve_evaluation,

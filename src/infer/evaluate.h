@@ -18,12 +18,15 @@ typedef struct {
     Tasks tasks;
     TaskFilters *filters;
     FileWriter answers;          // --output; opened first, so that a wrong path fails before the work
-    IndexedDataset *data, *mask; // mask: with --sft
+    IndexedDataset *data, *mask; // mask: with --sft or --dpo
     SplitRange range;
+    Perplexity *scored; // with --dpo, of each answer of the range
 } EvaluateRun;
 
 // The number of tokens that the model sees at once.   ERR_CONFIG
 Status evaluate_sequence(const ModelJob *job, int *length);
+// Opens --data-path on rank 0.   Collective over the world.
+Status evaluate_open_data(EvaluateRun *run);
 // Opens the model for the `longest` and `capacity` of rank 0.   Collective over the world.
 Status evaluate_open(EvaluateRun *run);
 // Runs `work` on rank 0, while the other ranks compute its batches. Returns the same status on all ranks.
@@ -32,5 +35,7 @@ Status evaluate_together(EvaluateRun *run, Status (*work)(EvaluateRun *, const S
 TokenModel evaluate_token_model(EvaluateRun *run);
 Status evaluate_finish_file(FileWriter *file, const Text *text);
 
+// Runs --dpo: the model scores all answers, then the reference model does.   Collective over the world.
+Status evaluate_pairs(EvaluateRun *run);
 // Runs --task.   Collective over the world.
 Status evaluate_tasks(EvaluateRun *run);

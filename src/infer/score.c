@@ -182,12 +182,17 @@ static Status score_chat_batch(Rows *rows, const ScoreChats *chats, const Chat *
         rows_set(rows, b, tokens, batch[b].length);
     }
     TRY(rows_score(rows));
-    for (int b = 0; b < count; b++)
+    for (int b = 0; b < count; b++) {
+        Perplexity one = {0};
         for (int i = 0; i + 1 < batch[b].length; i++) {
             if (!masks[(size_t)b * row + (size_t)i + 1]) continue;
-            result->tokens++;
-            result->nats += (double)rows->nll[i * model->batch + b];
+            one.tokens++;
+            one.nats += (double)rows->nll[i * model->batch + b];
         }
+        result->tokens += one.tokens;
+        result->nats += one.nats;
+        if (chats->each) chats->each[batch[b].sequence - chats->range.first] = one;
+    }
     return OK;
 }
 

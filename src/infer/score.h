@@ -49,6 +49,7 @@ Status score_text(const ScoreModel *model, const ScoreText *text, Perplexity *re
 typedef struct {
     const IndexedDataset *data, *mask;
     SplitRange range;
+    Perplexity *each; // [sequences of the range], of each conversation; NULL: not wanted
 } ScoreChats;
 
 // Scores each conversation by itself, and adds up the tokens that are trained. Fails with ERR_DATA for a conversation

@@ -127,7 +127,7 @@ Status evaluate_sequence(const ModelJob *job, int *length) {
 // --split cuts sequences, and of conversations documents, as training does.
 static Status find_range(EvaluateRun *run) {
     const Options *o = run->job->options;
-    if (!o->sft)
+    if (!options_have_conversations(o))
         return split_range(o->split, indexed_dataset_num_sequences(run->data), SPLIT_VALID, &run->range);
     SplitRange samples;
     TRY(split_range(o->split, indexed_dataset_num_documents(run->data), SPLIT_VALID, &samples));
@@ -140,7 +140,7 @@ static Status open_data(EvaluateRun *run) {
     const Options *o = run->job->options;
     const char *prefix = o->data_path.items[0];
     TRY(indexed_dataset_open(&run->data, prefix, run->job->shape.vocabulary));
-    if (o->sft) TRY(loss_mask_open(&run->mask, run->data, prefix, false));
+    if (options_have_conversations(o)) TRY(loss_mask_open(&run->mask, run->data, prefix, o->dpo));
     TRY(find_range(run));
     if (run->range.first < run->range.end) return OK;
     return fail(ERR_CONFIG,
@@ -183,10 +183,15 @@ static void limit_to_longest(EvaluateRun *run) {
     if (longest - 1 < run->longest) run->longest = longest - 1;
 }
 
-static Status evaluate_data(EvaluateRun *run) {
+Status evaluate_open_data(EvaluateRun *run) {
     TRY(evaluate_sequence(run->job, &run->longest));
     TRY(comm_agree(run->world, run->leads ? open_data(run) : OK));
     if (run->mask) limit_to_longest(run);
+    return OK;
+}
+
+static Status evaluate_data(EvaluateRun *run) {
+    TRY(evaluate_open_data(run));
     TRY(evaluate_open(run));
     return evaluate_together(run, score_data);
 }
@@ -260,6 +265,7 @@ Status evaluate_run(Comm *world, void *arg) {
     const Options *o = run.job->options;
     Status status = o->task.count ? evaluate_tasks(&run)
                     : o->requests ? evaluate_requests(&run)
+                    : o->dpo      ? evaluate_pairs(&run)
                                   : evaluate_data(&run);
     infer_close(run.infer);
     indexed_dataset_close(run.data);
