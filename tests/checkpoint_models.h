@@ -252,6 +252,7 @@ static inline void make_checkpoint(const char *save, const ModelShape *shape, in
 static inline void export_to(const char *from, const char *folder, FileType type) {
     ModelSource *source;
     EXPECT_OK(model_source_open(&source, from, -1));
+    if (source) EXPECT_OK(model_source_merge(source));
     if (source) EXPECT_OK(export_hugging_face(source, folder, type));
     model_source_close(source);
 }
@@ -259,6 +260,7 @@ static inline void export_to(const char *from, const char *folder, FileType type
 static inline void import_to(const char *from, const char *save) {
     ModelSource *source;
     EXPECT_OK(model_source_open(&source, from, -1));
+    if (source) EXPECT_OK(model_source_merge(source));
     if (source) EXPECT_OK(import_model(source, NULL, save, 0));
     model_source_close(source);
 }

@@ -25,7 +25,6 @@ holds() { mkdir -p "$1" && : >"$1/$2"; }
 mkdir empty
 holds megatron latest_checkpointed_iteration.txt
 holds iterations iter_0000100
-holds adapter adapter_config.json
 holds pickled pytorch_model.bin
 holds quantised model.Q8_0.gguf
 holds halved rank-00000.safetensors
@@ -51,7 +50,6 @@ emptx there is no such folder; the nearest name is empty
 empty the folder is empty
 megatron it holds checkpoints of Megatron-LM
 iterations it holds checkpoints of Megatron-LM
-adapter it holds an adapter (PEFT) without its model
 pickled it holds weights of PyTorch (pytorch_model.bin)
 quantised it holds a GGUF file
 halved it holds a checkpoint without its manifest.json

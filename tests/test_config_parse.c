@@ -205,7 +205,7 @@ static const struct {
      ERR_USAGE}, // no option of import stands for it
     {FOR_EXPORT, "--model c", "use --load PATH", ERR_USAGE},
     {FOR_EXPORT, "--load c --save m", "use --output PATH", ERR_USAGE},
-    {FOR_EXPORT, "--load c --format gguf", "use --to hf or --to gguf", ERR_USAGE},
+    {FOR_EXPORT, "--load c --format gguf", "use --to hf, gguf or peft", ERR_USAGE},
     {FOR_GENERATE, "--checkpoint c", "use --load FOLDER", ERR_USAGE},
     {FOR_GENERATE, "--output c", "use > FILE, since the text goes to standard output", ERR_USAGE},
     {FOR_EVALUATE, "--load c --data d", "use --data-path PREFIX", ERR_USAGE},

@@ -244,17 +244,33 @@ void checkpoint_part_free(CheckpointPart *part);
 
 // The weights of a model, by global name and in fp32. They come from a checkpoint, from a Hugging Face folder of a
 // known family (config.json and safetensors: one file, or several with an index) or from a GGUF file (NAME.gguf), whose
-// quantised tensors become fp32. Tensors are read piece by piece, so none need fit in memory.
+// quantised tensors become fp32. Tensors are read piece by piece, so none need fit in memory. A LoRA adapter, a folder
+// of PEFT (adapter_config.json), is a model together with its base: it has the weights of the base, and A and B as
+// weights of their own; merged it is a model without adapters, whose weights are changed as the adapter says.
 typedef struct ModelSource ModelSource;
 
-// `path` is a checkpoint, a Hugging Face folder, a GGUF file, or a folder of checkpoints, of which it opens the newest
-// that can be opened, or the one of `step` where that is >= 0. Checks that every weight exists in its shape, and every
-// moment where the checkpoint has moments, and that there is nothing else. A checkpoint of adapters (LoRA) is opened
-// together with the model that it names, from which all other weights are read. Fails with ERR_NO_INPUT, ERR_DATA, or
-// ERR_UNAVAILABLE, which names an architecture that is not supported.
+// `path` is a checkpoint, a Hugging Face folder, a GGUF file, a folder of PEFT that says where its base is, or a folder
+// of checkpoints, of which it opens the newest that can be opened, or the one of `step` where that is >= 0. Checks that
+// every weight exists in its shape, and every moment where the checkpoint has moments, and that there is nothing else.
+// A checkpoint of adapters (LoRA) is opened together with the model that it names, from which all other weights are
+// read. Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names an architecture that is not supported.
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
+// Adds an adapter, a folder of PEFT or a checkpoint of adapters, to an open model: `*source` becomes the model with the
+// adapter, which owns the base. More can be added.   ERR_DATA for an adapter of another model, ERR_UNAVAILABLE for one
+// that is not plain LoRA, ERR_CONFIG for an adapter of an adapter.
+Status model_source_adapt(ModelSource **source, const char *adapter);
+// Merges the adapter of a source that has one: from now on its shape is the base's, and its weights are W + scale * B
+// A, computed in fp32.
+Status model_source_merge(ModelSource *source);
+// Prepares a source for the use of its adapters one at a time, unmerged: all together have one shape, and choosing one,
+// by its number in the order in which they were added, changes A and B alone. -1: none, the base.
+void model_source_serve(ModelSource *source);
+void model_source_choose(ModelSource *source, int adapter);
 void model_source_close(ModelSource *source);
-const char *model_source_path(const ModelSource *source); // of what was opened
+const char *model_source_path(const ModelSource *source);      // of what was opened
+const char *model_source_base_path(const ModelSource *source); // the same, of an adapter's base
+// The folder of the files that belong to the model beside its weights: with a folder of PEFT that of its base.
+const char *model_source_files_path(const ModelSource *source);
 // Fails on all ranks unless all have opened the same model: the same path, with the same hash of manifest.json or, in
 // a Hugging Face folder, of config.json, or of what a GGUF file has before its tensors. Otherwise shards of different
 // models could be mixed: a run that still trains may have saved a newer checkpoint, and another machine may have
@@ -287,8 +303,8 @@ Status model_source_base(ModelSource *source, BaseModel *base);
 Status model_source_use_ema(ModelSource *source);
 // The checkpoint behind it, for its moments. NULL for models of other programs.
 Checkpoint *model_source_checkpoint(ModelSource *source);
-// Opens the tokenizer in the folder of the weights. Fails with ERR_NO_INPUT when there is none. That inside a GGUF file
-// is not read.
+// Opens the tokenizer in the folder of the weights, of an adapter in that of its base. Fails with ERR_NO_INPUT when
+// there is none. That inside a GGUF file is not read.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
 // Appends the tokens of which each ends a text of the model, each once: the end of document of `tokenizer` (may be
 // NULL), those of the model's configuration, and those of generation_config.json beside the weights. Numbers outside
@@ -344,6 +360,9 @@ Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count);
 // import and export give the same file. Fails with ERR_UNAVAILABLE, which names a part of the model that these
 // architectures lack. FOLDER appears by one rename.
 Status export_hugging_face(ModelSource *source, const char *folder, FileType type);
+// Writes FOLDER/adapter_config.json and adapter_model.safetensors for PEFT, with the adapter of a source that has one.
+// Fails with ERR_CONFIG where it has none, with ERR_UNAVAILABLE where the tensors of the family cannot have it.
+Status export_peft(const ModelSource *source, const char *folder, FileType type);
 typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } GgufKind;
 // Writes one GGUF file for llama.cpp, with the tokenizer inside.
 Status export_gguf(ModelSource *source, const char *path, GgufKind kind);

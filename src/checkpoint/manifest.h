@@ -84,6 +84,12 @@ void manifest_write_last_line(const char *text, size_t size, Text *out);
 // Reads a manifest: checks the last line, the version and everything else, and calls manifest_finish.
 Status manifest_read(Manifest *manifest, const char *text, size_t size, const char *what);
 
+// ---- check_model.c ------------------------------------------------------------------------------------
+
+// Fails with ERR_DATA unless a checkpoint has every weight of its model in its shape, every moment where it has
+// moments, and nothing else. Of a model with adapters it has those of the adapters alone.
+Status checkpoint_check_model(const Checkpoint *checkpoint);
+
 // ---- shard.c: one file of slices, written in pieces --------------------------------------------------
 
 // The name of a slice in its file: NAME where it is the whole tensor, else NAME[r0:r1,c0:c1], ends excluded.

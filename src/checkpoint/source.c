@@ -1,8 +1,9 @@
-// Opens a model, a checkpoint, a Hugging Face folder or a GGUF file, and reads its weights.
+// Opens a model, a checkpoint, a Hugging Face folder, a GGUF file or an adapter with its base, and reads its weights.
 #include "base/file.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/foreign/gguf_model.h"
 #include "checkpoint/foreign/hugging_face.h"
+#include "checkpoint/foreign/peft.h"
 #include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
@@ -11,10 +12,14 @@
 #include <sys/stat.h>
 
 struct ModelSource {
-    Checkpoint *checkpoint; // one of the three
+    Checkpoint *checkpoint; // one of the four
     HuggingFace *model;
     GgufModel *gguf;
-    ModelSource *base; // of a checkpoint of adapters
+    ModelSource *base; // of the adapters
+    AdapterSet adapters;
+    CheckpointInfo info; // of both: the base's, without the state of its run
+    bool merged;
+    bool found_base; // it names its base itself
     char *path;
     uint64_t hash;     // of the file that describes the model
     BaseModel as_base; // path NULL: not known yet
@@ -29,64 +34,12 @@ static bool holds(const char *folder, const char *file) {
     return size < (int)sizeof path && file_exists(path);
 }
 
-// ---- a checkpoint has what its model needs ----------------------------------------------------------
-
-static Status check_tensor(const Checkpoint *c, StateTensor which, const WeightSpec *weight) {
-    char name[160];
-    state_tensor_name(which, weight->name, name);
-    int i = checkpoint_find(c, name);
-    if (i < 0) return fail(ERR_DATA, "%s: tensor %s is missing", checkpoint_folder(c), name);
-    CheckpointTensor t = checkpoint_tensor(c, i);
-    if (t.rows == weight->rows && t.cols == weight->cols) return OK;
-    return fail(ERR_DATA,
-                "%s: tensor %s is [%" PRId64 ", %" PRId64 "]; in its model it is [%" PRId64 ", %" PRId64 "]",
-                checkpoint_folder(c), name, t.rows, t.cols, weight->rows, weight->cols);
-}
-
-static bool wants(const Checkpoint *c, StateTensor which, const WeightSpec *weight, bool muon, bool ema) {
-    if (weight->is_frozen) return false;
-    bool moments = checkpoint_info(c)->has_optimizer, momentum = muon && weight->is_hidden_matrix;
-    switch (which) {
-    case STATE_EXP_AVG:
-    case STATE_EXP_AVG_SQ: return moments && !momentum;
-    case STATE_MOMENTUM: return moments && momentum;
-    case STATE_EMA: return ema;
-    default: return true;
-    }
-}
-
-static Status check_tensors(const Checkpoint *c, const WeightSpec *weights, int count) {
-    bool muon = checkpoint_keeps(c, STATE_MOMENTUM), ema = checkpoint_keeps(c, STATE_EMA);
-    int wanted = 0;
-    for (StateTensor which = 0; which < NUM_STATE_TENSORS; which++)
-        for (int i = 0; i < count; i++) {
-            if (!wants(c, which, &weights[i], muon, ema)) continue;
-            TRY(check_tensor(c, which, &weights[i]));
-            wanted++;
-        }
-    if (checkpoint_num_tensors(c) == wanted) return OK;
-    return fail(ERR_DATA, "%s: %d tensors; its model has %d", checkpoint_folder(c), checkpoint_num_tensors(c),
-                wanted);
-}
-
-static Status check_model(const Checkpoint *c) {
-    const ModelShape *shape = &checkpoint_info(c)->shape;
-    WeightSpec *weights;
-    int count;
-    // Checked before anything is allocated for each layer.
-    if (shape->layers > checkpoint_num_tensors(c))
-        return fail(ERR_DATA, "%s: %d tensors for %d layers", checkpoint_folder(c), checkpoint_num_tensors(c),
-                    shape->layers);
-    TRY(model_weights(shape, &weights, &count));
-    Status status = check_tensors(c, weights, count);
-    free(weights);
-    return status;
-}
+// ---- checkpoints ----------------------------------------------------------------------------------------
 
 // `opened` is the status of opening the checkpoint.
 static Status take_checkpoint(ModelSource *source, Status opened) {
     TRY(opened);
-    Status status = check_model(source->checkpoint);
+    Status status = checkpoint_check_model(source->checkpoint);
     if (status == OK) return OK;
     checkpoint_close(source->checkpoint);
     source->checkpoint = NULL;
@@ -182,7 +135,85 @@ static bool is_gguf(const char *path) {
 }
 
 bool model_is_there(const char *path) {
-    return holds(path, "manifest.json") || holds(path, "config.json") || is_gguf(path);
+    return holds(path, "manifest.json") || holds(path, "config.json") || peft_is_there(path) || is_gguf(path);
+}
+
+// ---- an adapter and its base ----------------------------------------------------------------------------
+
+static Status open_base(ModelSource **base, const char *folder) {
+    PeftConfig config;
+    TRY(peft_config_read(folder, &config));
+    Status status =
+        file_exists(config.base)
+            ? model_source_open(base, config.base, -1)
+            : fail(
+                  ERR_NO_INPUT,
+                  "%s is an adapter (PEFT) of the model \"%s\", which is not at that path: name the model's folder "
+                  "with --load MODEL --adapter %s, or as base_model_name_or_path in its adapter_config.json",
+                  folder, config.base, folder);
+    peft_config_free(&config);
+    return status;
+}
+
+// A folder may hold both files: then it is a model where it has the weights of one.
+static bool is_adapter(const char *path) {
+    return peft_is_there(path) && !holds(path, "model.safetensors") &&
+           !holds(path, "model.safetensors.index.json");
+}
+
+static Status refuse_adapter_of(const ModelSource *model, const char *folder) {
+    return fail(
+        ERR_CONFIG,
+        "%s is an adapter, and so is %s, to which it would be added: export that one with its base first "
+        "(trireme export), and name the result as the base",
+        folder, model->path);
+}
+
+static Status add_adapter(ModelSource *source, const char *folder) {
+    AdapterWeights *adapter;
+    const ModelShape *base = &model_source_info(source->base)->shape;
+    TRY(adapter_weights_open(&adapter, folder, base, model_source_path(source->base)));
+    TRY(adapter_set_add(&source->adapters, adapter, folder));
+    source->info = *model_source_info(source->base);
+    source->info.state = (RunState){0};
+    source->info.has_optimizer = false;
+    source->info.shape = adapter_set_shape(&source->adapters, base);
+    return OK;
+}
+
+static Status open_adapter(ModelSource *source, const char *folder) {
+    TRY(open_base(&source->base, folder));
+    if (source->base->base) return refuse_adapter_of(source->base, folder);
+    source->found_base = true;
+    return add_adapter(source, folder);
+}
+
+// Reads the adapter that is a checkpoint.
+static Status read_own_adapter(ModelSource *source) {
+    AdapterWeights *adapter;
+    source->info = *checkpoint_info(source->checkpoint);
+    TRY(adapter_weights_read(&adapter, &source->info.shape, model_source_reader(source)));
+    return adapter_set_add(&source->adapters, adapter, source->path);
+}
+
+Status model_source_merge(ModelSource *source) {
+    if (!source->base || source->merged) return OK;
+    if (source->checkpoint) TRY(read_own_adapter(source));
+    CHECK(source->adapters.count == 1, "%d adapters are merged", source->adapters.count);
+    source->merged = true;
+    source->info.shape = model_without_adapters(&source->info.shape);
+    return OK;
+}
+
+void model_source_serve(ModelSource *source) {
+    source->adapters.served = true;
+    source->info.shape = adapter_set_shape(&source->adapters, &model_source_info(source->base)->shape);
+}
+
+void model_source_choose(ModelSource *source, int adapter) {
+    CHECK(adapter >= -1 && adapter < source->adapters.count, "adapter %d of %d", adapter,
+          source->adapters.count);
+    source->adapters.chosen = adapter;
 }
 
 static Status open_any(ModelSource *source, const char *path, int64_t step) {
@@ -190,7 +221,8 @@ static Status open_any(ModelSource *source, const char *path, int64_t step) {
     if (!model_is_there(path)) return open_folder(source, path, step);
     if (step >= 0)
         return fail(ERR_USAGE, "%s is a %s: it has no step %" PRId64 " (--ckpt-step)", path,
-                    is_gguf(path) ? "GGUF file" : "Hugging Face model", step);
+                    is_gguf(path) ? "GGUF file" : "Hugging Face model or adapter", step);
+    if (is_adapter(path)) return open_adapter(source, path);
     return is_gguf(path) ? gguf_model_open(&source->gguf, path) : hugging_face_open(&source->model, path);
 }
 
@@ -204,7 +236,10 @@ static Status take_hash(ModelSource *source) {
     Text path = {0};
     char *data = NULL;
     size_t size = 0;
-    text_add(&path, "%s/%s", source->path, source->checkpoint ? "manifest.json" : "config.json");
+    text_add(&path, "%s/%s", source->path,
+             source->checkpoint ? "manifest.json"
+             : source->base     ? "adapter_config.json"
+                                : "config.json");
     Status status = file_read(text_string(&path), MAX_BYTES, &data, &size);
     if (status == OK) source->hash = hash64_of(data, size);
     free(data);
@@ -212,16 +247,29 @@ static Status take_hash(ModelSource *source) {
     return status;
 }
 
-static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
-    if (source->gguf) return gguf_model_read(source->gguf, name, rect, out, stride);
-    if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
+static Status read_checkpoint(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
     char tensor_name[160];
-    bool of_base = source->base && checkpoint_find(source->checkpoint, name) < 0;
-    if (of_base) return model_source_read(source->base, name, rect, out, stride);
     state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
     int tensor = checkpoint_find(source->checkpoint, tensor_name);
     if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, tensor_name);
     return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
+}
+
+static Status read_adapted(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+    if (is_adapter_weight(name))
+        return source->checkpoint
+                   ? read_checkpoint(source, name, rect, out, stride)
+                   : adapter_set_read(&source->adapters, source->path, name, rect, out, stride);
+    TRY(model_source_read(source->base, name, rect, out, stride));
+    if (source->merged) adapter_weights_merge(source->adapters.items[0], name, rect, out, stride);
+    return OK;
+}
+
+static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+    if (source->base) return read_adapted(source, name, rect, out, stride);
+    if (source->gguf) return gguf_model_read(source->gguf, name, rect, out, stride);
+    if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
+    return read_checkpoint(source, name, rect, out, stride);
 }
 
 // The first elements of every weight: models of one shape and one config.json differ there.
@@ -265,9 +313,9 @@ static Status same_base(ModelSource *source, const BaseModel *wanted) {
 }
 
 // A checkpoint of adapters comes with the model beside which they were trained.
-static Status open_base(ModelSource *source) {
+static Status open_own_base(ModelSource *source) {
     const CheckpointInfo *info = model_source_info(source);
-    if (!info->shape.lora_rank) return OK;
+    if (!source->checkpoint || !info->shape.lora_rank) return OK;
     Status status = model_source_open(&source->base, info->base.path, -1);
     if (status == OK) return same_base(source, &info->base);
     return fail(
@@ -277,19 +325,36 @@ static Status open_base(ModelSource *source) {
         source->path, info->base.path, fail_message());
 }
 
+static Status remember_path(ModelSource *source, const char *path) {
+    source->path = strdup(source->checkpoint ? checkpoint_folder(source->checkpoint) : path);
+    CHECK(source->path, "no memory for a path");
+    return take_hash(source);
+}
+
 Status model_source_open(ModelSource **out, const char *path, int64_t step) {
     ModelSource *source = *out = calloc(1, sizeof *source);
     CHECK(source, "no memory for a model");
     Status status = open_any(source, path, step);
-    if (status == OK) {
-        source->path = strdup(source->checkpoint ? checkpoint_folder(source->checkpoint) : path);
-        CHECK(source->path, "no memory for a path");
-        status = take_hash(source);
-    }
-    if (status == OK) status = open_base(source);
+    if (status == OK) status = remember_path(source, path);
+    if (status == OK) status = open_own_base(source);
     if (status == OK) return OK;
     model_source_close(source);
     *out = NULL;
+    return status;
+}
+
+Status model_source_adapt(ModelSource **source, const char *path) {
+    if ((*source)->found_base || ((*source)->base && (*source)->checkpoint))
+        return refuse_adapter_of(*source, path);
+    if ((*source)->adapters.count) return add_adapter(*source, path);
+    ModelSource *adapted = calloc(1, sizeof *adapted);
+    CHECK(adapted, "no memory for a model");
+    adapted->base = *source;
+    Status status = add_adapter(adapted, path);
+    if (status == OK) status = remember_path(adapted, path);
+    if (status == OK) return *source = adapted, OK;
+    adapted->base = NULL;
+    model_source_close(adapted);
     return status;
 }
 
@@ -299,6 +364,7 @@ void model_source_close(ModelSource *source) {
     hugging_face_close(source->model);
     gguf_model_close(source->gguf);
     model_source_close(source->base);
+    adapter_set_free(&source->adapters);
     text_free(&source->passed_over);
     free((char *)source->as_base.path);
     free(source->path);
@@ -306,20 +372,36 @@ void model_source_close(ModelSource *source) {
 }
 
 const char *model_source_path(const ModelSource *source) { return source->path; }
+const char *model_source_base_path(const ModelSource *source) {
+    return source->base ? source->base->path : source->path;
+}
+const char *model_source_files_path(const ModelSource *source) {
+    return source->checkpoint ? source->path : model_source_base_path(source);
+}
+const AdapterWeights *model_source_adapter(const ModelSource *source) {
+    const AdapterSet *set = &source->adapters;
+    return set->count && set->chosen >= 0 ? set->items[set->chosen] : NULL;
+}
+
 Status model_source_compare(const ModelSource *source, Comm *world) {
     Text found = {0};
     text_add(&found, "the model of --load\t%s, hash %016" PRIx64 "\n", source->path, source->hash);
+    if (source->base)
+        text_add(&found, "the base of the adapter\t%s, hash %016" PRIx64 "\n", source->base->path,
+                 source->base->hash);
     Status status = comm_compare(world, text_string(&found));
     text_free(&found);
     return status;
 }
 void model_source_warn(const ModelSource *source) {
+    if (source->base) model_source_warn(source->base);
     if (!source->passed_over.size) return;
     fprintf(stderr, "WARNING: %s: going back to %s\n", source->passed_over.data, source->path);
 }
 Checkpoint *model_source_checkpoint(ModelSource *source) { return source->checkpoint; }
 
 const CheckpointInfo *model_source_info(const ModelSource *source) {
+    if (source->adapters.count) return &source->info;
     if (source->checkpoint) return checkpoint_info(source->checkpoint);
     return source->gguf ? gguf_model_info(source->gguf) : hugging_face_info(source->model);
 }
@@ -336,6 +418,7 @@ void model_source_allow_non_finite(ModelSource *source, bool allow) {
 }
 
 Status model_source_use_ema(ModelSource *source) {
+    if (source->base && !source->checkpoint) return model_source_use_ema(source->base);
     source->use_ema = source->checkpoint && checkpoint_keeps(source->checkpoint, STATE_EMA);
     if (source->use_ema) return OK;
     return fail(
@@ -379,6 +462,7 @@ Status model_source_read(ModelSource *source, const char *name, Rect rect, float
 }
 
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer) {
+    if (source->base && !source->checkpoint) return model_source_tokenizer(source->base, tokenizer);
     if (!source->gguf) return tokenizer_open_path(tokenizer, source->path);
     *tokenizer = NULL;
     return fail(

@@ -34,20 +34,22 @@ static Status check_options(const Options *o) {
                     "export needs --load PATH: a checkpoint, a folder of them, or a Hugging Face model");
     if (!o->output || !*o->output)
         return fail(ERR_USAGE, "export needs --output %s", !strcmp(o->to, "gguf") ? "FILE" : "FOLDER");
-    if (!strcmp(o->to, "hf") && o->dtype && find_type(o->dtype)->hugging_face == NUM_FILE_TYPES)
-        return fail(ERR_CONFIG, "--dtype %s works with --to gguf only; with --to hf use f32, f16 or bf16",
-                    o->dtype);
-    return OK;
+    if (strcmp(o->to, "gguf") != 0 && o->dtype && find_type(o->dtype)->hugging_face == NUM_FILE_TYPES)
+        return fail(ERR_CONFIG, "--dtype %s works with --to gguf only; with --to %s use f32, f16 or bf16",
+                    o->dtype, o->to);
+    return options_check_one_adapter(o);
 }
 
 static double written_mb(const char *path) {
     char tensors[4096];
     struct stat info;
     bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    if (folder && (snprintf(tensors, sizeof tensors, "%s/model.safetensors", path) >= (int)sizeof tensors ||
-                   stat(tensors, &info)))
-        return 0;
-    return (double)info.st_size / 1e6;
+    for (int i = 0; folder && i < 2; i++) {
+        const char *name = i ? "adapter_model" : "model";
+        int size = snprintf(tensors, sizeof tensors, "%s/%s.safetensors", path, name);
+        if (size < (int)sizeof tensors && stat(tensors, &info) == 0) return (double)info.st_size / 1e6;
+    }
+    return folder ? 0 : (double)info.st_size / 1e6;
 }
 
 static void note_family(const ModelShape *shape) {
@@ -65,7 +67,9 @@ static Status export(ModelSource *source, const Options *o) {
                     model_source_path(source), info->dtype);
     note_family(&info->shape);
     double start = clock_s();
-    if (!strcmp(o->to, "gguf"))
+    if (!strcmp(o->to, "peft"))
+        TRY(export_peft(source, o->output, type->hugging_face));
+    else if (!strcmp(o->to, "gguf"))
         TRY(export_gguf(source, o->output, type->gguf));
     else
         TRY(export_hugging_face(source, o->output, type->hugging_face));
@@ -76,6 +80,12 @@ static Status export(ModelSource *source, const Options *o) {
     return OK;
 }
 
+static Status add_adapter(ModelSource **source, const Options *o) {
+    AdapterOption adapter;
+    TRY(options_adapter(o, 0, &adapter));
+    return model_source_adapt(source, adapter.folder);
+}
+
 Status cmd_export(Options *o) {
     tell_notes(o);
     ModelSource *source;
@@ -84,6 +94,8 @@ Status cmd_export(Options *o) {
     model_source_allow_non_finite(source, o->allow_non_finite);
     model_source_warn(source);
     Status status = o->use_ema ? model_source_use_ema(source) : OK;
+    if (status == OK && o->adapter.count) status = add_adapter(&source, o);
+    if (status == OK) status = model_source_merge(source);
     if (status == OK) status = export(source, o);
     model_source_close(source);
     return status;

@@ -52,7 +52,8 @@ Status cmd_import(Options *o) {
     if (status == OK) {
         model_source_warn(source);
         model_source_allow_non_finite(source, o->allow_non_finite);
-        status = import(source, o, tokenizer);
+        status = model_source_merge(source);
+        if (status == OK) status = import(source, o, tokenizer);
     }
     model_source_close(source);
     tokenizer_close(tokenizer);

@@ -163,6 +163,15 @@ bool options_have_conversations(const Options *options);  // --sft, --dpo: a doc
 bool options_have_reference(const Options *options);      // --dpo with a loss that reads a reference model
 // Checks that no option of --dpo is without effect, as options_resolve does.
 Status options_check_preferences(const Options *options);
+// An adapter of --adapter, "[NAME=]FOLDER". Without a name it has that of its folder.
+typedef struct {
+    char name[64];
+    const char *folder;
+} AdapterOption;
+// Reads number i of them. Fails with ERR_CONFIG for one without a folder, and where two have one name.
+Status options_adapter(const Options *options, int i, AdapterOption *adapter);
+// Fails with ERR_CONFIG where there are several, for verbs that use one.
+Status options_check_one_adapter(const Options *options);
 // Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
 // GPU.
 int options_ranks_per_gpu(const Options *options);

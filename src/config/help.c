@@ -2,7 +2,7 @@
 #include "config/table.h"
 #include <string.h>
 
-enum { NAME_COLUMNS = 44, MAX_COMMON = 17 };
+enum { NAME_COLUMNS = 44, MAX_COMMON = 18 };
 
 // The first screen of a verb: how it is used, and the options that most runs set.
 typedef struct {
@@ -113,7 +113,7 @@ static const Screen screens[] = {
      "trireme generate --load llama-hf --chat --prompt \"Who are you?\"        # by its chat template\n"
      "trireme generate --load llama-hf --prompt - --temperature 0 --bf16 <question.txt\n"
      "trireme generate --load checkpoints --tp 2 --pp 2 --ranks 4 --num-samples 8 --top-p 0.9\n",
-     {OPT_load, OPT_prompt, OPT_chat, OPT_max_new_tokens, OPT_temperature, OPT_top_k, OPT_top_p,
+     {OPT_load, OPT_adapter, OPT_prompt, OPT_chat, OPT_max_new_tokens, OPT_temperature, OPT_top_k, OPT_top_p,
       OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
       OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_EVALUATE,
@@ -121,9 +121,9 @@ static const Screen screens[] = {
      "trireme evaluate --load checkpoints --task hellaswag.jsonl --task wikitext.jsonl\n"
      "trireme evaluate --load tuned --sft --data-path chats           # loss of the answers of conversations\n"
      "trireme evaluate --load checkpoints --requests requests.jsonl --output answers.jsonl\n",
-     {OPT_load, OPT_task, OPT_filter, OPT_data_path, OPT_sft, OPT_split, OPT_seq_length, OPT_requests,
-      OPT_output, OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
-      OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
+     {OPT_load, OPT_adapter, OPT_task, OPT_filter, OPT_data_path, OPT_sft, OPT_split, OPT_seq_length,
+      OPT_requests, OPT_output, OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks,
+      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_DATA,
      "trireme data inspect PREFIX                   # documents, tokens, lengths\n"
      "trireme data verify PREFIX                    # every token, against the tokenizer beside it\n"
@@ -140,8 +140,9 @@ static const Screen screens[] = {
      {OPT_output, OPT_files, -1}},
     {FOR_EXPORT,
      "trireme export --load checkpoints --output model-hf                   # the newest, for transformers\n"
-     "trireme export --load checkpoints --to gguf --dtype q8_0 --output model.gguf        # for llama.cpp\n",
-     {OPT_load, OPT_ckpt_step, OPT_to, OPT_dtype, OPT_output, -1}},
+     "trireme export --load checkpoints --to gguf --dtype q8_0 --output model.gguf        # for llama.cpp\n"
+     "trireme export --load llama-hf --adapter lora --output merged         # a LoRA adapter, merged\n",
+     {OPT_load, OPT_ckpt_step, OPT_adapter, OPT_to, OPT_dtype, OPT_output, -1}},
     {FOR_IMPORT,
      "trireme import SmolLM2-135M --save checkpoints          # a Hugging Face folder of any family it knows\n"
      "trireme import model.gguf --tokenizer-model FOLDER --save checkpoints    # quantised ones become fp32\n"

@@ -16,6 +16,7 @@ static Status check_options(const Options *o, int ranks) {
                     o->positional.items[0]);
     if (!o->load || !*o->load)
         return fail(ERR_USAGE, "--load is needed: a checkpoint, a folder of them, or a Hugging Face folder");
+    TRY(options_check_one_adapter(o));
     if (o->bf16 && o->fp16) return fail(ERR_CONFIG, "--bf16 and --fp16 exclude each other: keep one");
     if (o->ranks != INT_UNSET && o->ranks != ranks)
         return fail(ERR_CONFIG, "--ranks %d, but %d ranks were launched: leave out --ranks or launch %d",
@@ -46,6 +47,27 @@ static Status check_grid(const ModelShape *shape, Grid grid) {
                 grid_along(grid, AXIS_PP), shape->layers, shape->layers);
 }
 
+// Adapters are merged, so that they cost nothing.
+static Status prepare(const Options *o, ModelSource **source) {
+    AdapterOption adapter;
+    if (o->use_ema) TRY(model_source_use_ema(*source));
+    for (int i = 0; i < o->adapter.count; i++) {
+        TRY(options_adapter(o, i, &adapter));
+        TRY(model_source_adapt(source, adapter.folder));
+    }
+    return model_source_merge(*source);
+}
+
+// Opens a model with its adapters.
+static Status open_source(const Options *o, const char *path, int64_t step, ModelSource **source) {
+    TRY(model_source_open(source, path, step));
+    Status status = prepare(o, source);
+    if (status == OK) return OK;
+    model_source_close(*source);
+    *source = NULL;
+    return status;
+}
+
 static Status open_tokenizer(ModelJob *job, const ModelSource *source) {
     if (job->options->tokenizer_model)
         return tokenizer_open_path(&job->tokenizer, job->options->tokenizer_model);
@@ -62,7 +84,8 @@ static Status find_tokenizer(ModelJob *job, const ModelSource *source) {
 
 static Status look_at(ModelJob *job, const ModelSource *source) {
     job->shape = model_source_info(source)->shape;
-    job->path = strdup(model_source_path(source));
+    job->path =
+        strdup(job->options->adapter.count ? model_source_base_path(source) : model_source_path(source));
     if (!job->path) return fail(ERR_OS, "no memory for a path");
     TRY(check_grid(&job->shape, job->grid));
     TRY(find_tokenizer(job, source));
@@ -74,10 +97,9 @@ Status model_job_open(ModelJob *job, const Options *o, int ranks) {
     job->options = o;
     job->grid = (Grid)GRID(o->tensor_model_parallel_size, 1, o->pipeline_model_parallel_size);
     ModelSource *source;
-    TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
+    TRY(open_source(o, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step, &source));
     if (launcher_rank() == 0) model_source_warn(source);
-    Status status = o->use_ema ? model_source_use_ema(source) : OK;
-    if (status == OK) status = look_at(job, source);
+    Status status = look_at(job, source);
     model_source_close(source);
     return status;
 }
@@ -114,7 +136,16 @@ int model_job_trained_positions(const ModelJob *job) {
 
 // ---- on the ranks -------------------------------------------------------------------------------
 
-Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer **infer) {
+Status model_job_source(const ModelJob *job, Comm *world, ModelSource **source) {
+    rank_doing("reading the model");
+    *source = NULL;
+    TRY(comm_agree(world, open_source(job->options, job->path, -1, source)));
+    model_source_allow_non_finite(*source, job->options->allow_non_finite);
+    return model_source_compare(*source, world);
+}
+
+Status model_job_infer_from(const ModelJob *job, ModelSource *source, Comm *world, InferSpec spec,
+                            Infer **infer) {
     const Options *o = job->options;
     spec.grid = job->grid;
     spec.device = o->device;
@@ -122,15 +153,13 @@ Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer *
     spec.ranks_per_gpu = options_ranks_per_gpu(o);
     spec.algorithms = o->product_algorithms;
     spec.dtype = o->bf16 ? BF16 : o->fp16 ? F16 : F32;
-    rank_doing("reading the model");
-    ModelSource *source = NULL;
-    Status status = comm_agree(world, model_source_open(&source, job->path, -1));
-    if (status == OK) status = model_source_compare(source, world);
-    if (status == OK) {
-        model_source_allow_non_finite(source, o->allow_non_finite);
-        if (o->use_ema) status = model_source_use_ema(source);
-        if (status == OK) status = infer_open(infer, source, &spec, world);
-    }
+    return infer_open(infer, source, &spec, world);
+}
+
+Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer **infer) {
+    ModelSource *source;
+    Status status = model_job_source(job, world, &source);
+    if (status == OK) status = model_job_infer_from(job, source, world, spec, infer);
     model_source_close(source);
     return status;
 }

@@ -31,6 +31,10 @@ int model_job_trained_positions(const ModelJob *job);
 
 // Opens the model on the ranks and reads the weights.   Collective over the world; see infer_open.
 Status model_job_infer(const ModelJob *job, Comm *world, InferSpec spec, Infer **infer);
+// The two parts of it: opens the source, which the caller closes, also after a failure; and the model from it.
+Status model_job_source(const ModelJob *job, Comm *world, ModelSource **source);
+Status model_job_infer_from(const ModelJob *job, ModelSource *source, Comm *world, InferSpec spec,
+                            Infer **infer);
 // True on all ranks once a signal has reached any rank.   Collective over the world.
 bool model_job_stopped(const ModelJob *job, Comm *world);
 

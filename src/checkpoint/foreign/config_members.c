@@ -129,14 +129,19 @@ static bool is_off(const Json *value) {
     }
 }
 
-Status config_check_all_read(const Config *c) {
+const Json *config_unread(const Config *c) {
     for (size_t i = 0; i < c->object->count; i++) {
         const Json *value = &c->object->items[i];
-        if (is_off(value) || was_read(c, value->key) || is_harmless(value->key)) continue;
-        return fail(ERR_UNAVAILABLE,
-                    "%s: byte %" PRId64 ": \"%.80s\" is not supported: it may change what the model "
-                    "computes; if it does not, remove it from the file",
-                    c->what, value->offset, value->key);
+        if (!is_off(value) && !was_read(c, value->key) && !is_harmless(value->key)) return value;
     }
-    return OK;
+    return NULL;
+}
+
+Status config_check_all_read(const Config *c) {
+    const Json *value = config_unread(c);
+    if (!value) return OK;
+    return fail(ERR_UNAVAILABLE,
+                "%s: byte %" PRId64 ": \"%.80s\" is not supported: it may change what the model "
+                "computes; if it does not, remove it from the file",
+                c->what, value->offset, value->key);
 }

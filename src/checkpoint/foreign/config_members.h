@@ -26,6 +26,9 @@ Status config_word(Config *config, const char *name, const char *const *words, i
 Status config_must_be(Config *config, const char *name, bool wanted);
 Status config_must_be_zero(Config *config, const char *name);
 Status config_must_be_absent(Config *config, const char *name);
+// Returns the first member that was not read, is not off (null, false or empty) and may change what the model computes;
+// NULL: there is none.
+const Json *config_unread(const Config *config);
 // Refuses members that were not read, such as a window, a multiplier or another norm: the model would differ.
 Status config_check_all_read(const Config *config);
 

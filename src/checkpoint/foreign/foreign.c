@@ -13,8 +13,6 @@ typedef struct {
 
 // The first pattern that matches is reported.
 static const Sign signs[] = {
-    {"adapter_config.json", "an adapter (PEFT) without its model",
-     "merge both with peft's merge_and_unload(), save_pretrained() the result and name that folder"},
     {"config.json", "a Hugging Face model, which is no checkpoint", "`trireme import` makes one of it"},
     {"latest_checkpointed_iteration.txt", "checkpoints of Megatron-LM",
      "convert one to a Hugging Face folder with Megatron-LM's tools and name that folder"},

@@ -6,14 +6,11 @@
 
 // ---- the table ----------------------------------------------------------------------------------------
 
-// Rows of a weight: all, those of queries, keys or values, or one half of fc1.
-typedef enum { ALL, QUERY, KEY, VALUE, GATE, UP } Part;
-
 // Our name without "decoder.layers.N." and ".weight", the families' names for which the row is, and the names of
 // Hugging Face and of GGUF without the suffix. NULL: it is no part of that format's.
 typedef struct {
     const char *ours;
-    Part part;
+    WeightPart part;
     unsigned names;
     const char *theirs[NUM_FORMATS];
 } Row;
@@ -22,78 +19,108 @@ typedef struct {
 #define SEPARATE (NAMES_LIKE_LLAMA & ~NAMES_FUSED)
 #define NOT_NEOX (NAMES_GPT2 | NAMES_LIKE_LLAMA)
 static const Row table[] = {
-    {"embedding.word_embeddings", ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
-    {"embedding.word_embeddings", ALL, NAMES_LIKE_LLAMA, {"model.embed_tokens", "token_embd"}},
-    {"embedding.word_embeddings", ALL, NAMES_NEOX, {"gpt_neox.embed_in", "token_embd"}},
-    {"embedding.position_embeddings", ALL, NAMES_GPT2, {"transformer.wpe", "position_embd"}},
-    {"input_layernorm", ALL, NAMES_GPT2, {"transformer.h.%d.ln_1", "blk.%d.attn_norm"}},
-    {"input_layernorm", ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
-    {"input_layernorm", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
-    {"self_attention.linear_qkv", QUERY, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", KEY, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", VALUE, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", QUERY, SEPARATE, {"model.layers.%d.self_attn.q_proj", "blk.%d.attn_q"}},
-    {"self_attention.linear_qkv", KEY, SEPARATE, {"model.layers.%d.self_attn.k_proj", "blk.%d.attn_k"}},
-    {"self_attention.linear_qkv", VALUE, SEPARATE, {"model.layers.%d.self_attn.v_proj", "blk.%d.attn_v"}},
+    {"embedding.word_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
+    {"embedding.word_embeddings", PART_ALL, NAMES_LIKE_LLAMA, {"model.embed_tokens", "token_embd"}},
+    {"embedding.word_embeddings", PART_ALL, NAMES_NEOX, {"gpt_neox.embed_in", "token_embd"}},
+    {"embedding.position_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wpe", "position_embd"}},
+    {"input_layernorm", PART_ALL, NAMES_GPT2, {"transformer.h.%d.ln_1", "blk.%d.attn_norm"}},
+    {"input_layernorm", PART_ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
+    {"input_layernorm", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
     {"self_attention.linear_qkv",
-     QUERY,
+     PART_QUERY,
+     NAMES_GPT2,
+     {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", PART_KEY, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv",
+     PART_VALUE,
+     NAMES_GPT2,
+     {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv",
+     PART_QUERY,
+     SEPARATE,
+     {"model.layers.%d.self_attn.q_proj", "blk.%d.attn_q"}},
+    {"self_attention.linear_qkv", PART_KEY, SEPARATE, {"model.layers.%d.self_attn.k_proj", "blk.%d.attn_k"}},
+    {"self_attention.linear_qkv",
+     PART_VALUE,
+     SEPARATE,
+     {"model.layers.%d.self_attn.v_proj", "blk.%d.attn_v"}},
+    {"self_attention.linear_qkv",
+     PART_QUERY,
      NAMES_FUSED,
      {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
     {"self_attention.linear_qkv",
-     KEY,
+     PART_KEY,
      NAMES_FUSED,
      {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
     {"self_attention.linear_qkv",
-     VALUE,
+     PART_VALUE,
      NAMES_FUSED,
      {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.attention.query_key_value", NULL}},
-    {"self_attention.linear_qkv", QUERY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", KEY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", VALUE, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
-    {"self_attention.q_layernorm", ALL, SEPARATE, {"model.layers.%d.self_attn.q_norm", "blk.%d.attn_q_norm"}},
-    {"self_attention.k_layernorm", ALL, SEPARATE, {"model.layers.%d.self_attn.k_norm", "blk.%d.attn_k_norm"}},
-    {"self_attention.linear_proj", ALL, NAMES_GPT2, {"transformer.h.%d.attn.c_proj", "blk.%d.attn_output"}},
+    {"self_attention.linear_qkv",
+     PART_ALL,
+     NAMES_NEOX,
+     {"gpt_neox.layers.%d.attention.query_key_value", NULL}},
+    {"self_attention.linear_qkv", PART_QUERY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", PART_KEY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    {"self_attention.linear_qkv", PART_VALUE, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    {"self_attention.q_layernorm",
+     PART_ALL,
+     SEPARATE,
+     {"model.layers.%d.self_attn.q_norm", "blk.%d.attn_q_norm"}},
+    {"self_attention.k_layernorm",
+     PART_ALL,
+     SEPARATE,
+     {"model.layers.%d.self_attn.k_norm", "blk.%d.attn_k_norm"}},
     {"self_attention.linear_proj",
-     ALL,
+     PART_ALL,
+     NAMES_GPT2,
+     {"transformer.h.%d.attn.c_proj", "blk.%d.attn_output"}},
+    {"self_attention.linear_proj",
+     PART_ALL,
      NAMES_LIKE_LLAMA,
      {"model.layers.%d.self_attn.o_proj", "blk.%d.attn_output"}},
     {"self_attention.linear_proj",
-     ALL,
+     PART_ALL,
      NAMES_NEOX,
      {"gpt_neox.layers.%d.attention.dense", "blk.%d.attn_output"}},
     {"post_self_attn_layernorm",
-     ALL,
+     PART_ALL,
      NAMES_AFTER,
      {"model.layers.%d.post_attention_layernorm", "blk.%d.post_attention_norm"}},
-    {"pre_mlp_layernorm", ALL, NAMES_GPT2, {"transformer.h.%d.ln_2", "blk.%d.ffn_norm"}},
+    {"pre_mlp_layernorm", PART_ALL, NAMES_GPT2, {"transformer.h.%d.ln_2", "blk.%d.ffn_norm"}},
     {"pre_mlp_layernorm",
-     ALL,
+     PART_ALL,
      NAMES_LIKE_LLAMA & ~NAMES_AFTER,
      {"model.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
-    {"pre_mlp_layernorm", ALL, NAMES_AFTER, {"model.layers.%d.pre_feedforward_layernorm", "blk.%d.ffn_norm"}},
     {"pre_mlp_layernorm",
-     ALL,
+     PART_ALL,
+     NAMES_AFTER,
+     {"model.layers.%d.pre_feedforward_layernorm", "blk.%d.ffn_norm"}},
+    {"pre_mlp_layernorm",
+     PART_ALL,
      NAMES_NEOX,
      {"gpt_neox.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
-    {"mlp.linear_fc1", ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_fc", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", GATE, NAMES_LLAMA | NAMES_AFTER, {"model.layers.%d.mlp.gate_proj", "blk.%d.ffn_gate"}},
-    {"mlp.linear_fc1", UP, NAMES_LLAMA | NAMES_AFTER, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", ALL, NAMES_FUSED, {"model.layers.%d.mlp.gate_up_proj", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", ALL, NAMES_UNGATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_h_to_4h", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc2", ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_proj", "blk.%d.ffn_down"}},
-    {"mlp.linear_fc2", ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.mlp.down_proj", "blk.%d.ffn_down"}},
-    {"mlp.linear_fc2", ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_4h_to_h", "blk.%d.ffn_down"}},
+    {"mlp.linear_fc1", PART_ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_fc", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1",
+     PART_GATE,
+     NAMES_LLAMA | NAMES_AFTER,
+     {"model.layers.%d.mlp.gate_proj", "blk.%d.ffn_gate"}},
+    {"mlp.linear_fc1", PART_UP, NAMES_LLAMA | NAMES_AFTER, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", PART_ALL, NAMES_FUSED, {"model.layers.%d.mlp.gate_up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", PART_ALL, NAMES_UNGATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_h_to_4h", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc2", PART_ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_proj", "blk.%d.ffn_down"}},
+    {"mlp.linear_fc2", PART_ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.mlp.down_proj", "blk.%d.ffn_down"}},
+    {"mlp.linear_fc2", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_4h_to_h", "blk.%d.ffn_down"}},
     {"post_mlp_layernorm",
-     ALL,
+     PART_ALL,
      NAMES_AFTER,
      {"model.layers.%d.post_feedforward_layernorm", "blk.%d.post_ffw_norm"}},
-    {"decoder.final_layernorm", ALL, NAMES_GPT2, {"transformer.ln_f", "output_norm"}},
-    {"decoder.final_layernorm", ALL, NAMES_LIKE_LLAMA, {"model.norm", "output_norm"}},
-    {"decoder.final_layernorm", ALL, NAMES_NEOX, {"gpt_neox.final_layer_norm", "output_norm"}},
-    {"output_layer", ALL, NAMES_NEOX, {"embed_out", "output"}},
-    {"output_layer", ALL, NOT_NEOX, {"lm_head", "output"}},
+    {"decoder.final_layernorm", PART_ALL, NAMES_GPT2, {"transformer.ln_f", "output_norm"}},
+    {"decoder.final_layernorm", PART_ALL, NAMES_LIKE_LLAMA, {"model.norm", "output_norm"}},
+    {"decoder.final_layernorm", PART_ALL, NAMES_NEOX, {"gpt_neox.final_layer_norm", "output_norm"}},
+    {"output_layer", PART_ALL, NAMES_NEOX, {"embed_out", "output"}},
+    {"output_layer", PART_ALL, NOT_NEOX, {"lm_head", "output"}},
 };
 #undef SEPARATE
 #undef NOT_NEOX
@@ -143,16 +170,18 @@ typedef struct {
 
 static int64_t weight_rows(const WeightSpec *w) { return weight_is_vector(w) ? w->cols : w->rows; }
 
-static WeightStrip strip_of(const ModelShape *s, Part part, int64_t rows) {
+WeightStrip weight_strip(const ModelShape *s, WeightPart part, int64_t rows) {
     int64_t size = s->head_size, groups = model_groups(s), queries = s->heads / groups * size;
     int64_t block = queries + 2 * size;
+    WeightStrip strip = {.part = part, .block = block, .groups = groups};
     switch (part) {
-    case QUERY: return (WeightStrip){.at = 0, .per = queries, .block = block, .groups = groups};
-    case KEY: return (WeightStrip){.at = queries, .per = size, .block = block, .groups = groups};
-    case VALUE: return (WeightStrip){.at = queries + size, .per = size, .block = block, .groups = groups};
-    case GATE: return (WeightStrip){.at = 0, .per = rows / 2, .block = rows, .groups = 1};
-    case UP: return (WeightStrip){.at = rows / 2, .per = rows / 2, .block = rows, .groups = 1};
-    default: return (WeightStrip){.at = 0, .per = rows, .block = rows, .groups = 1};
+    case PART_QUERY: strip.per = queries; return strip;
+    case PART_KEY: strip.at = queries, strip.per = size; return strip;
+    case PART_VALUE: strip.at = queries + size, strip.per = size; return strip;
+    case PART_GATE: return (WeightStrip){.part = part, .per = rows / 2, .block = rows, .groups = 1};
+    case PART_UP:
+        return (WeightStrip){.part = part, .at = rows / 2, .per = rows / 2, .block = rows, .groups = 1};
+    default: return (WeightStrip){.part = part, .per = rows, .block = rows, .groups = 1};
     }
 }
 
@@ -169,7 +198,7 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     bool linear = !strncmp(row->ours, "self_attention.", 15) || !strncmp(row->ours, "mlp.", 4);
     bool conv1d = maker->format == FORMAT_HUGGING_FACE && maker->family->names == NAMES_GPT2 && linear;
     t->transposed = t->is_vector || conv1d;
-    bool rotated = row->part == QUERY || row->part == KEY;
+    bool rotated = row->part == PART_QUERY || row->part == PART_KEY;
     if (maker->format == FORMAT_GGUF && maker->family->says & PAIRS_IN_GGUF && rotated)
         t->permuted = maker->shape->head_size;
     // llama.cpp's norms scale by what is in the file.
@@ -187,7 +216,7 @@ static void add_part(const Maker *maker, int weight, const Name *name, const Row
     name_theirs(theirs, row->theirs[maker->format], name);
     TheirTensor *t = last_tensor(m);
     if (!t || strcmp(t->name, theirs)) t = add_tensor(maker, theirs, ours, row);
-    WeightStrip strip = strip_of(maker->shape, row->part, weight_rows(ours));
+    WeightStrip strip = weight_strip(maker->shape, row->part, weight_rows(ours));
     strip.weight = weight;
     strip.tensor = (int)(t - m->tensors);
     strip.first = t->rows;

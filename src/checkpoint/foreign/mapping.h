@@ -20,10 +20,14 @@ typedef struct {
     float plus;        // the file has this added to each element
 } TheirTensor;
 
+// Rows of a weight: all, those of queries, keys or values, or one half of fc1.
+typedef enum { PART_ALL, PART_QUERY, PART_KEY, PART_VALUE, PART_GATE, PART_UP } WeightPart;
+
 // Rows of one of our weights that follow each other in one tensor of the other format, from its row `first` on. They
 // are the `per` rows from `at` on of each of `groups` blocks of `block` rows.
 typedef struct {
     int weight, tensor;
+    WeightPart part;
     int64_t first;
     int64_t at, per, block, groups;
 } WeightStrip;
@@ -41,6 +45,8 @@ Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *f
 void mapping_destroy(Mapping *mapping);
 int mapping_find(const Mapping *mapping, const char *weight); // the number of a weight that it has (CHECK)
 bool weight_is_vector(const WeightSpec *weight);
+// The rows of a part of a weight of `rows` rows: a strip that is of no tensor yet.
+WeightStrip weight_strip(const ModelShape *shape, WeightPart part, int64_t rows);
 int64_t strip_rows_before(const WeightStrip *strip,
                           int64_t row); // the rows of the strip before row `row` of our weight
 int64_t strip_row(const WeightStrip *strip, int64_t i); // the row of our weight that is the strip's i-th

@@ -1,0 +1,258 @@
+"""LoRA adapters against PEFT: those that PEFT writes, those that trireme writes, merged models, what is refused.
+
+Usage: peft_adapters.py TRIREME PRINT_LOGITS   (tests/peft.sh sets up the rest; works in the current folder)
+
+For each family, a random model and a random adapter of it:
+* logits of the adapter that PEFT wrote, at its base and by --adapter, beside those of transformers with PEFT;
+* the merged export beside merge_and_unload();
+* the adapter that trireme writes of it: the same tensors and settings, and the same logits in PEFT.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.pop(0)  # a program beside this one has a library's name
+import numpy as np
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+TRIREME, PRINT_LOGITS = sys.argv[1:3]
+SIZES = dict(vocab_size=67, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+             max_position_embeddings=96, bos_token_id=1, eos_token_id=2, pad_token_id=None)
+GROUPS = dict(SIZES, num_key_value_heads=2)
+GPT2 = dict(vocab_size=67, n_embd=64, n_layer=3, n_head=4, n_positions=96, bos_token_id=1, eos_token_id=2)
+GEMMA = dict(GROUPS, head_dim=24, query_pre_attn_scalar=24, sliding_window=7)
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+LLAMA = ATTENTION + ["gate_proj", "up_proj", "down_proj"]
+# Name, class and sizes, settings of the adapter, and the names that trireme writes for its modules (those, unless told).
+CASES = {
+    "Llama": ("Llama", GROUPS, dict(r=8, lora_alpha=16, target_modules=LLAMA), None),
+    "Llama, some": ("Llama", GROUPS, dict(r=4, lora_alpha=4, target_modules=["v_proj", "gate_proj"]), None),
+    "Llama, one layer": ("Llama", GROUPS, dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"],
+                                               layers_to_transform=[1]),
+                         ["model.layers.1.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
+    "Qwen2": ("Qwen2", GROUPS, dict(r=8, lora_alpha=12, use_rslora=True, target_modules=LLAMA), None),
+    "GPT-2": ("GPT2", GPT2, dict(r=8, lora_alpha=32, target_modules=["c_attn", "c_proj", "c_fc"]), None),
+    "GPT-2, one c_proj": ("GPT2", GPT2, dict(r=3, lora_alpha=5, target_modules=["c_attn", "mlp.c_proj"]), None),
+    "GPT-NeoX": ("GPTNeoX", dict(SIZES, rotary_pct=0.5),
+                 dict(r=8, lora_alpha=16, target_modules=["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]),
+                 None),
+    "Gemma 2": ("Gemma2", GEMMA, dict(r=6, lora_alpha=9, target_modules=LLAMA), None),
+    "Gemma 3": ("Gemma3Text", GEMMA, dict(r=6, lora_alpha=9, use_rslora=True, target_modules=LLAMA), None),
+    "Phi-3": ("Phi3", GROUPS, dict(r=8, lora_alpha=16, target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
+              None),
+}
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 60, 8, 9, 7, 9]
+failures = 0
+
+
+def expect(condition, *what):
+    global failures
+    if not condition:
+        failures += 1
+        print("FAILED", *what)
+    return condition
+
+
+def run(*arguments):
+    result = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=300)
+    return result.stdout if expect(result.returncode == 0, *arguments, result.stderr[-800:]) else ""
+
+
+def refused(words, *arguments, code=None):
+    result = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=300)
+    good = result.returncode not in (0, 70) and result.returncode < 128 and code in (None, result.returncode)
+    expect(good and words in result.stderr, *arguments, "ended with", result.returncode, result.stderr[-800:],
+           "wanted:", words)
+
+
+def our_logits(path, apart=False):
+    os.environ.pop("TRIREME_APART", None)
+    if apart:
+        os.environ["TRIREME_APART"] = "1"
+    out = run(PRINT_LOGITS, path, *TOKENS)
+    return np.array([[float.fromhex(x) for x in line.split()] for line in out.splitlines()])
+
+
+def their_logits(model):
+    with torch.no_grad():
+        logits = model.double()(torch.tensor([TOKENS])).logits[0].numpy()
+    model.float()
+    return logits
+
+
+def expect_near(what, ours, theirs, most=1e-5):
+    error = float(np.abs(ours - theirs).max() / np.abs(theirs).max()) if ours.shape == theirs.shape else np.inf
+    expect(error <= most, what, "differ by", error)
+    return error
+
+
+def random_model(kind, sizes):
+    config = getattr(transformers, kind + "Config")(**sizes)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    for name, parameter in model.named_parameters():
+        parameter.data.normal_(0.0, 0.2 if parameter.dim() == 1 else 0.12)
+        if "norm" in name and name.endswith("weight") and "gemma" not in config.model_type:
+            parameter.data += 1.0
+    return model.float().eval()
+
+
+def base_of(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float().eval()
+
+
+def random_adapter(base, folder, settings):
+    """Both matrices are random, so that the adapter changes something; it names its base."""
+    model = get_peft_model(base_of(base), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **settings))
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(0.0, 0.12)
+    model.peft_config["default"].base_model_name_or_path = base
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+# ---- one family -------------------------------------------------------------------------------------------
+
+
+def check_merged(name, folder, adapted):
+    run(TRIREME, "export", "--load", folder + "_base", "--adapter", folder + "_lora", "--dtype", "f32", "--output",
+        folder + "_merged")
+    merged = adapted.merge_and_unload().state_dict()
+    ours = load_file(folder + "_merged/model.safetensors")
+    worst = 0.0
+    for key, value in ours.items():
+        key = "lm_head.weight" if key == "embed_out.weight" else key
+        # A sum of r products and one sum: a few roundings of numbers of the size of the largest.
+        error = float((value.double() - merged[key].double()).abs().max() / value.abs().max())
+        worst = max(worst, error)
+        changed = not torch.equal(value, load_file(folder + "_base/model.safetensors").get(key, value))
+        expect(error <= 3e-7, name, "merged", key, "differs by", error, "changed" if changed else "not changed")
+    return worst
+
+
+def check_written(name, folder, settings, names, theirs):
+    run(TRIREME, "export", "--load", folder + "_lora", "--to", "peft", "--dtype", "f32", "--output", folder + "_ours")
+    ours, before = (load_file(f"{folder}{end}/adapter_model.safetensors") for end in ("_ours", "_lora"))
+    expect(ours.keys() == before.keys() and all(torch.equal(ours[key], before[key]) for key in ours), name,
+           "other tensors are written than were read", ours.keys() ^ before.keys())
+    config = json.load(open(folder + "_ours/adapter_config.json"))
+    expect(sorted(config["target_modules"]) == sorted(names or settings["target_modules"]), name,
+           config["target_modules"])
+    expect(os.path.realpath(config["base_model_name_or_path"]) == os.path.realpath(folder + "_base"), name, config)
+    back = PeftModel.from_pretrained(base_of(folder + "_base"), folder + "_ours").eval()
+    expect_near(f"{name}: logits of what trireme wrote, in PEFT", their_logits(back), theirs, 1e-12)
+    run(TRIREME, "export", "--load", folder + "_ours", "--to", "peft", "--dtype", "f32", "--output", folder + "_again")
+    for file in ("adapter_model.safetensors", "adapter_config.json"):
+        expect(open(f"{folder}_ours/{file}", "rb").read() == open(f"{folder}_again/{file}", "rb").read(), name, file,
+               "is another after reading and writing")
+
+
+def check(name, kind, sizes, settings, names):
+    folder = name.replace(" ", "_").replace(",", "").lower()
+    random_model(kind, sizes).save_pretrained(folder + "_base")
+    adapted = random_adapter(folder + "_base", folder + "_lora", settings)
+    theirs, plain = their_logits(adapted), their_logits(base_of(folder + "_base"))
+    expect(np.abs(theirs - plain).max() > 1e-3, name, "the adapter changes nothing")
+    error = expect_near(f"{name}: logits of what PEFT wrote", our_logits(folder + "_lora"), theirs)
+    if "layers_to_transform" not in settings:
+        expect_near(f"{name}: logits without merging", our_logits(folder + "_lora", apart=True), theirs)
+    check_written(name, folder, settings, names, theirs)
+    merged = check_merged(name, folder, adapted)
+    expect_near(f"{name}: logits of the merged model", our_logits(folder + "_merged"), theirs)
+    print(f"{name}: logits {error:.0e}, merged weights {merged:.0e}", flush=True)
+
+
+# ---- what is refused --------------------------------------------------------------------------------------
+
+
+def altered(name, config=None, tensors=None, remove=()):
+    """A copy of the Llama adapter with other members or tensors."""
+    folder = "bad_" + name
+    shutil.copytree("llama_lora", folder)
+    members = json.load(open(folder + "/adapter_config.json"))
+    members.update(config or {})
+    json.dump(members, open(folder + "/adapter_config.json", "w"))
+    values = load_file(folder + "/adapter_model.safetensors")
+    values.update(tensors or {})
+    for key in remove:
+        del values[key]
+    save_file(values, folder + "/adapter_model.safetensors", {"format": "pt"})
+    return folder
+
+
+def key(layer, module, which):
+    return f"base_model.model.model.layers.{layer}.{module}.lora_{which}.weight"
+
+
+def refused_adapter(words, folder, base="llama_base"):
+    refused(words, TRIREME, "export", "--load", base, "--adapter", folder, "--output", "never")
+    expect(not os.path.exists("never"), folder, "was exported")
+
+
+def check_refused():
+    for member, value in {"use_dora": True, "lora_bias": True, "bias": "all", "modules_to_save": ["lm_head"],
+                          "rank_pattern": {"q_proj": 4}, "alpha_pattern": {"q_proj": 4}, "peft_type": "LOHA",
+                          "task_type": "SEQ_CLS", "init_lora_weights": "pissa", "layer_replication": [[0, 2]],
+                          "target_parameters": ["weight"], "trainable_token_indices": [1], "use_qalora": True,
+                          "something_new": 3}.items():
+        refused_adapter(f'"{member}" is not what plain LoRA has', altered(member, {member: value}))
+    refused_adapter('"r" is not a whole number', altered("r", {"r": 0}))
+    refused_adapter('no member "lora_alpha"', altered("alpha", {"lora_alpha": None}))
+    refused_adapter("which the rank 4 in", altered("rank", {"r": 4}))
+    q, o = "self_attn.q_proj", "self_attn.o_proj"
+    values = load_file("llama_lora/adapter_model.safetensors")
+    refused_adapter("lora_B.weight is missing", altered("half", remove=[key(1, q, "B")]))
+    refused_adapter("model.layers.2.self_attn.q_proj.weight, although other layers have them",
+                    altered("fewer", remove=[key(2, q, "A"), key(2, q, "B")]))
+    refused_adapter("is of layer 3, and the model in llama_base has layers 0 to 2",
+                    altered("more", tensors={key(3, q, w): values[key(2, q, w)].clone() for w in "AB"}))
+    for name in ("self_attn.q_projection", "lm_head"):
+        refused_adapter("belongs to no linear layer of the model in llama_base",
+                        altered(name, tensors={key(1, name, "A"): values[key(2, q, "A")].clone()}))
+    refused_adapter("is not [64, 8]", altered("shape", tensors={key(1, o, "B"): torch.zeros(60, 8)}))
+    refused_adapter("NaN or infinite", altered("nan", tensors={key(1, o, "B"): torch.full((64, 8), torch.nan)}))
+    refused_adapter("is of type I32", altered("type", tensors={key(1, o, "B"): torch.zeros(64, 8, dtype=torch.int32)}))
+    refused_adapter("belongs to no linear layer of the model in gpt-2_base", "llama_lora", "gpt-2_base")
+    refused_adapter("is of layer 2, and the model in small has layers 0 to 1", "llama_lora", "small")
+    refused_adapter("although other layers have them", "llama_lora", "large")
+    refused_adapter("is not [8, 128]", "llama_lora", "wide")
+    refused_adapter("is a whole model, no adapter", "llama_base")
+    refused_adapter("no such folder", "nothing")
+    os.remove(altered("empty") + "/adapter_model.safetensors")
+    refused_adapter("no adapter_model.safetensors", "bad_empty")
+    open("bad_empty/adapter_model.bin", "w").close()
+    refused_adapter("is a pickle", "bad_empty")
+    open("bad_empty/adapter_model.safetensors", "w").close()
+    refused_adapter("bad_empty/adapter_model.safetensors", "bad_empty")
+    refused("is an adapter (PEFT) of the model", TRIREME, "export", "--load",
+            altered("baseless", {"base_model_name_or_path": "somebody/model-7b"}), "--output", "never")
+    refused("is an adapter, and so is llama_lora", TRIREME, "export", "--load", "llama_lora", "--adapter", "llama_lora", "--output",
+            "never")
+    refused("is a whole model, without an adapter", TRIREME, "export", "--load", "llama_base", "--to", "peft",
+            "--output", "never")
+    refused("uses one: keep one", TRIREME, "export", "--load", "llama_base", "--adapter", "a=llama_lora",
+            "b=llama_lora", "--output", "never")
+
+
+def main():
+    torch.manual_seed(1)
+    transformers.utils.logging.disable_progress_bar()
+    only = os.environ.get("FAMILIES")
+    for name, (kind, sizes, settings, names) in CASES.items():
+        if not only or name in only.split("|"):
+            check(name, kind, sizes, settings, names)
+    if not only:
+        for name, sizes in {"small": dict(num_hidden_layers=2), "large": dict(num_hidden_layers=5),
+                            "wide": dict(hidden_size=128)}.items():
+            random_model("Llama", dict(GROUPS, **sizes)).save_pretrained(name)
+        check_refused()
+    return 1 if failures else 0
+
+
+sys.exit(main())
