@@ -118,7 +118,7 @@ Status model_source_ends(const ModelSource *source, const Tokenizer *tokenizer, 
     const CheckpointInfo *info = model_source_info(source);
     ModelTokens generation = {0};
     char path[PATH_ROOM];
-    TRY(path_join(path, model_source_path(source), "generation_config.json"));
+    TRY(path_join(path, model_source_files_path(source), "generation_config.json"));
     if (file_exists(path)) TRY(read_generation(path, &generation));
     int vocabulary = info->shape.vocabulary;
     if (tokenizer) add_end(tokenizer_eod(tokenizer), vocabulary, ends);

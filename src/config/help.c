@@ -113,9 +113,9 @@ static const Screen screens[] = {
      "trireme generate --load llama-hf --chat --prompt \"Who are you?\"        # by its chat template\n"
      "trireme generate --load llama-hf --prompt - --temperature 0 --bf16 <question.txt\n"
      "trireme generate --load checkpoints --tp 2 --pp 2 --ranks 4 --num-samples 8 --top-p 0.9\n",
-     {OPT_load, OPT_adapter, OPT_prompt, OPT_chat, OPT_max_new_tokens, OPT_temperature, OPT_top_k, OPT_top_p,
-      OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks, OPT_tensor_model_parallel_size,
-      OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
+     {OPT_load, OPT_adapter, OPT_prompt, OPT_chat, OPT_prompts, OPT_max_new_tokens, OPT_temperature,
+      OPT_top_k, OPT_top_p, OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks,
+      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
     {FOR_EVALUATE,
      "trireme evaluate --load checkpoints --data-path corpus           # perplexity of the validation share\n"
      "trireme evaluate --load checkpoints --task hellaswag.jsonl --task wikitext.jsonl\n"

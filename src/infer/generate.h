@@ -80,3 +80,7 @@ Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, 
 // the other under headings); the speed goes to standard error. A RankMain: `arg` is the ModelJob.
 // Collective over the world.   Returns INTERRUPTED after a signal, when the text so far has been printed.
 Status generate_run(Comm *world, void *arg);
+// Runs the verb with --prompts: JSON lines in, {"prompt": "...", "adapter": "NAME", "max_new_tokens": N}, of which the
+// last two may be left out, and JSON lines out, {"adapter": "NAME" or null, "text": "..."}, in their order. Otherwise
+// the same.
+Status generate_prompts_run(Comm *world, void *arg);

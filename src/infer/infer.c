@@ -257,6 +257,15 @@ Status infer_open(Infer **infer, ModelSource *source, const InferSpec *spec, Com
                            world);
 }
 
+Status infer_choose(Infer *f, ModelSource *source, int adapter, Comm *world) {
+    WeightReader reader = model_source_reader(source);
+    model_source_choose(source, adapter);
+    f->runtime.context.adapters_off = adapter < 0;
+    if (adapter < 0) return OK;
+    return comm_agree(world,
+                      params_fill_adapters(&f->params, f->runtime.device, weight_reader_fill, &reader));
+}
+
 const ModelShape *infer_shape(const Infer *f) { return &f->shape; }
 
 // ---- logits and losses ----------------------------------------------------------------------------------------

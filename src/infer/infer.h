@@ -33,6 +33,10 @@ const ModelShape *infer_shape(const Infer *infer);
 // Appends n tokens to each sequence, tokens [n, B] (row s*B + b), and computes the logits of the token after them:
 // logits [B, vocabulary] on every rank; NULL: this rank needs none.   Collective over the world.
 void infer_next(Infer *infer, const int32_t *tokens, int n, float *logits);
+// Has the model compute with another of the adapters that `source`, from which it was opened and which is served, has;
+// -1: as the base does. At first it computes with the first one. Call infer_rewind(0) before what follows.   Collective
+// over the world; reads A and B.
+Status infer_choose(Infer *infer, ModelSource *source, int adapter, Comm *world);
 int infer_position(const Infer *infer);        // tokens of each sequence so far
 void infer_rewind(Infer *infer, int position); // removes the tokens from `position` on
 // Appends n tokens like infer_next, and computes what infer_score does of labels [n, B] after them, of which each sees

@@ -16,7 +16,7 @@ static Status check_options(const Options *o, int ranks) {
                     o->positional.items[0]);
     if (!o->load || !*o->load)
         return fail(ERR_USAGE, "--load is needed: a checkpoint, a folder of them, or a Hugging Face folder");
-    TRY(options_check_one_adapter(o));
+    if (!o->prompts) TRY(options_check_one_adapter(o));
     if (o->bf16 && o->fp16) return fail(ERR_CONFIG, "--bf16 and --fp16 exclude each other: keep one");
     if (o->ranks != INT_UNSET && o->ranks != ranks)
         return fail(ERR_CONFIG, "--ranks %d, but %d ranks were launched: leave out --ranks or launch %d",
@@ -47,7 +47,7 @@ static Status check_grid(const ModelShape *shape, Grid grid) {
                 grid_along(grid, AXIS_PP), shape->layers, shape->layers);
 }
 
-// Adapters are merged, so that they cost nothing.
+// Adapters are merged, so that they cost nothing, except where prompts choose theirs.
 static Status prepare(const Options *o, ModelSource **source) {
     AdapterOption adapter;
     if (o->use_ema) TRY(model_source_use_ema(*source));
@@ -55,7 +55,9 @@ static Status prepare(const Options *o, ModelSource **source) {
         TRY(options_adapter(o, i, &adapter));
         TRY(model_source_adapt(source, adapter.folder));
     }
-    return model_source_merge(*source);
+    if (!o->prompts || !o->adapter.count) return model_source_merge(*source);
+    model_source_serve(*source);
+    return OK;
 }
 
 // Opens a model with its adapters.

@@ -301,26 +301,43 @@ static int64_t largest_local(const Params *params) {
     return largest;
 }
 
-Status params_fill(const Params *params, Device *device, FillParam *fill, void *source,
-                   WriteMaster *write_master, void *self) {
+// How a value is set: `fill` and where it passes it on.
+typedef struct {
+    FillParam *fill;
+    void *source;
+    WriteMaster *write_master;
+    void *self;
+    bool adapters; // of adapters alone
+} Filling;
+
+static Status fill_values(const Params *params, Device *device, const Filling *how) {
     int64_t largest = largest_local(params);
     float *local = malloc((size_t)largest * (sizeof *local + sizeof(uint16_t)) + 1);
     if (!local) return fail(ERR_OS, "no memory for %lld floats of a parameter", (long long)largest);
     uint16_t *half = (uint16_t *)(local + largest);
     Status status = OK;
-    // The elements between parameters are reduced and gathered with them, so they must be zero.
-    for (int c = 0; c < params->num_chunks; c++)
-        device_zero(device, device_stream(device), params->chunks[c].values);
     for (int i = 0; i < params->count && status == OK; i++) {
         const Param *p = params->items[i];
-        if (p->chunk < 0 || p->tied_value) continue;
+        if (p->chunk < 0 || p->tied_value || (how->adapters && !p->spec.adapter)) continue;
         memset(local, 0, (size_t)param_local_count(p) * sizeof *local);
-        status = fill(source, p, local);
-        if (status == OK && write_master) write_master(self, p, local);
+        status = how->fill(how->source, p, local);
+        if (status == OK && how->write_master) how->write_master(how->self, p, local);
         if (status == OK) upload_rounded(device, p->value, local, half);
     }
     free(local);
     return status;
+}
+
+Status params_fill(const Params *params, Device *device, FillParam *fill, void *source,
+                   WriteMaster *write_master, void *self) {
+    // The elements between parameters are reduced and gathered with them, so they must be zero.
+    for (int c = 0; c < params->num_chunks; c++)
+        device_zero(device, device_stream(device), params->chunks[c].values);
+    return fill_values(params, device, &(Filling){fill, source, write_master, self, false});
+}
+
+Status params_fill_adapters(const Params *params, Device *device, FillParam *fill, void *source) {
+    return fill_values(params, device, &(Filling){.fill = fill, .source = source, .adapters = true});
 }
 
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,

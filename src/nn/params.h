@@ -113,6 +113,8 @@ typedef Status FillParam(void *self, const Param *param, float *local);
 typedef void WriteMaster(void *self, const Param *param, const float *local);
 Status params_fill(const Params *params, Device *device, FillParam *fill, void *source,
                    WriteMaster *write_master, void *self);
+// The same for the parameters of adapters alone: all others stay as they are.
+Status params_fill_adapters(const Params *params, Device *device, FillParam *fill, void *source);
 // Sets the initial values. Every element is a function of (seed, name, global index), so the model is the same on any
 // grid and for any number of threads.   ERR_OS without host memory.
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,

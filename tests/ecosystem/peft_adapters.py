@@ -168,6 +168,77 @@ def check(name, kind, sizes, settings, names):
     print(f"{name}: logits {error:.0e}, merged weights {merged:.0e}", flush=True)
 
 
+# ---- several adapters on one base -------------------------------------------------------------------------
+
+
+def byte_tokenizer(folder):
+    """A token for each byte, and an end token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(folder + "/tokenizer.json")
+    return tokenizer
+
+
+def greedy(model, tokenizer, prompt, count):
+    """What trireme prints, which stops at the end token; without bytes that are no UTF-8, of which pieces differ."""
+    tokens = tokenizer.encode(prompt).ids
+    start, end = len(tokens), tokenizer.token_to_id("<|endoftext|>")
+    with torch.no_grad():
+        while len(tokens) < start + count:
+            logits = model(torch.tensor([tokens])).logits[0, -1]
+            logits[end + 1:] = -torch.inf
+            tokens.append(int(logits.argmax()))
+            if tokens[-1] == end:
+                tokens.pop()
+                break
+    return tokenizer.decode(tokens[start:])
+
+
+def ascii_of(text):
+    return "".join(c for c in text if ord(c) < 128)
+
+
+def check_several():
+    """Prompts choose among adapters of other ranks, scales and modules, and the base, on grids."""
+    random_model("Llama", dict(GROUPS, vocab_size=260)).save_pretrained("chat_base")
+    tokenizer = byte_tokenizer("chat_base")
+    models = {None: base_of("chat_base")}
+    for name, settings in {"all": dict(r=8, lora_alpha=16, target_modules=LLAMA),
+                           "rs": dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["v_proj", "up_proj"]),
+                           "one": dict(r=4, lora_alpha=8, target_modules=["o_proj"], layers_to_transform=[1])}.items():
+        models[name] = random_adapter("chat_base", "chat_" + name, settings)
+    order = ["all", "rs", None, "one", "all", None, "rs"]
+    wanted = [greedy(models[name], tokenizer, f"prompt {i}", 20) for i, name in enumerate(order)]
+    expect(len(set(greedy(model, tokenizer, "x", 20) for model in models.values())) == 4, "adapters change nothing")
+    with open("prompts.jsonl", "w") as file:
+        for i, name in enumerate(order):
+            line = {"prompt": f"prompt {i}", "max_new_tokens": 20, **({"adapter": name} if name else {})}
+            file.write(json.dumps(line) + "\n")
+    several = ["--load", "chat_base", "--adapter", *(f"{name}=chat_{name}" for name in models if name)]
+    for grid in ([], ["--tp", 2, "--pp", 3, "--ranks", 6], ["--no-kv-cache"]):
+        out = run(TRIREME, "generate", *several, "--prompts", "prompts.jsonl", "--temperature", 0, *grid)
+        lines = [json.loads(line) for line in out.split("\n") if line]
+        expect([line["adapter"] for line in lines] == order, "adapters of", lines)
+        for i, line in enumerate(lines):
+            expect(ascii_of(line["text"]) == ascii_of(wanted[i]), "greedy text of", order[i], grid, line["text"], wanted[i])
+    out = run(TRIREME, "generate", "--load", "chat_base", "--adapter", "chat_rs", "--prompt", "prompt 1", "--temperature",
+              0, "--max-new-tokens", 20)
+    expect(ascii_of(out.rstrip("\n")) == ascii_of(wanted[1].rstrip("\n")), "greedy text of the merged model", out, wanted[1])
+    for line, words in {'{"prompt": "x", "adapter": "al"}': 'line 1: no adapter is named "al"',
+                        '{"text": "x"}': '"prompt" is missing', '{"prompt": "x", "n": 1}': '"n" is no member',
+                        '{"prompt": "x", "max_new_tokens": 0}': "whole number from 1", "": "contains no prompt",
+                        '{"prompt": ': "line 1"}.items():
+        open("bad.jsonl", "w").write(line + "\n")
+        refused(words, TRIREME, "generate", *several, "--prompts", "bad.jsonl")
+    refused("names 3 adapters: a prompt says which", TRIREME, "generate", *several, "--prompt", "x")
+    refused("two have the name a", TRIREME, "generate", "--load", "chat_base", "--adapter", "a=chat_all", "a=chat_rs",
+            "--prompts", "prompts.jsonl")
+
+
 # ---- what is refused --------------------------------------------------------------------------------------
 
 
@@ -251,6 +322,7 @@ def main():
         for name, sizes in {"small": dict(num_hidden_layers=2), "large": dict(num_hidden_layers=5),
                             "wide": dict(hidden_size=128)}.items():
             random_model("Llama", dict(GROUPS, **sizes)).save_pretrained(name)
+        check_several()
         check_refused()
     return 1 if failures else 0
 
