@@ -115,7 +115,7 @@ static const Screen screens[] = {
      "trireme generate --load checkpoints --tp 2 --pp 2 --ranks 4 --num-samples 8 --top-p 0.9\n",
      {OPT_load, OPT_adapter, OPT_prompt, OPT_chat, OPT_prompts, OPT_max_new_tokens, OPT_temperature,
       OPT_top_k, OPT_top_p, OPT_num_samples, OPT_stop, OPT_tokenizer_model, OPT_ranks,
-      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
+      OPT_tensor_model_parallel_size, OPT_bf16, -1}},
     {FOR_EVALUATE,
      "trireme evaluate --load checkpoints --data-path corpus           # perplexity of the validation share\n"
      "trireme evaluate --load checkpoints --task hellaswag.jsonl --task wikitext.jsonl\n"
@@ -123,7 +123,7 @@ static const Screen screens[] = {
      "trireme evaluate --load checkpoints --requests requests.jsonl --output answers.jsonl\n",
      {OPT_load, OPT_adapter, OPT_task, OPT_filter, OPT_data_path, OPT_sft, OPT_split, OPT_seq_length,
       OPT_requests, OPT_output, OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks,
-      OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_bf16, -1}},
+      OPT_tensor_model_parallel_size, OPT_bf16, -1}},
     {FOR_DATA,
      "trireme data inspect PREFIX                   # documents, tokens, lengths\n"
      "trireme data verify PREFIX                    # every token, against the tokenizer beside it\n"

@@ -161,8 +161,9 @@ static Status open_run(PromptsRun *run) {
 
 // ---- one prompt after the other -------------------------------------------------------------------------
 
-static void next(void *self, const int32_t *tokens, int n, float *logits) {
+static void next(void *self, int position, const int32_t *tokens, int n, float *logits) {
     PromptsRun *run = self;
+    (void)position; // each prompt is a batch of its own
     infer_next(run->infer, tokens, n, logits);
 }
 
@@ -201,12 +202,15 @@ static Status answer(PromptsRun *run, const Prompt *prompt) {
                         .vocabulary = run->job->shape.vocabulary,
                         .next = next,
                         .stopped = stopped};
-    GenerateSpec spec = {.tokenizer = run->job->tokenizer,
-                         .prompt = prompt->tokens.ids,
+    SampleSpec sample = {.prompt = prompt->tokens.ids,
                          .prompt_tokens = (int)prompt->tokens.count,
                          .max_new_tokens = prompt->max_new_tokens,
                          .stops = o->stop.items,
-                         .num_stops = o->stop.count,
+                         .num_stops = o->stop.count};
+    GenerateSpec spec = {.tokenizer = run->job->tokenizer,
+                         .ends = run->job->ends.ids,
+                         .num_ends = run->job->ends.count,
+                         .samples = &sample,
                          .sampling = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed},
                          .give = take_piece,
                          .self = &text};
