@@ -105,7 +105,17 @@ check "the program says its version" expect 0 "trireme" "$trireme" --version
 preprocess=("$trireme" preprocess --output-prefix x --vocab-size 300 --input)
 check "a missing text is named" expect 66 "missing.txt" "${preprocess[@]}" missing.txt
 : >empty.txt
-check "an empty text is refused" expect 65 "empty" "${preprocess[@]}" empty.txt
+check "an empty text is refused" expect 65 "--input empty.txt: no text: the input is empty" "${preprocess[@]}" empty.txt
+mkdir nothing
+check "a folder without files is refused" expect 65 "no text: the folder has no files" "${preprocess[@]}" nothing
+check "a data set that is there is not replaced" expect 73 "corpus.idx exists and is not replaced" "$trireme" preprocess \
+    --input many.jsonl --output-prefix corpus --vocab-size 300
+tokens=("$trireme" preprocess --input text.txt --output-prefix x --tokenizer-model)
+check "a path without a tokenizer is told" expect 66 "nowhere.tokenizer.json" "${tokens[@]}" nowhere
+check "the nearest name is told" expect 66 "did you mean corpus.tokenizer.json?" "${tokens[@]}" corpus.tokeniser.json
+check "a name of a hub is told" expect 66 "nothing is downloaded here" "${tokens[@]}" meta-llama/Llama-3.2-1B
+mkdir model && cp corpus.tokenizer.json model/tokenizer.json && echo '{}' >model/config.json
+check "a file beside a tokenizer is told" expect 65 "did you mean the folder, model?" "${tokens[@]}" model/config.json
 printf '{"text": "fine"}\n{"text": broken\n' >bad.jsonl
 check "a line that is no JSON is named" expect 65 "bad.jsonl:2" "${preprocess[@]}" bad.jsonl
 for i in $(seq 200); do printf 'caf\xc3\xa9 \xff\xfe\x80 %d latin \xe9t\xe9\n' "$i"; done >latin.txt
@@ -115,8 +125,15 @@ chat=("$trireme" prepare-chat --seq-length 64 --tokenizer-model corpus.tokenizer
 printf '{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "user", "content": "a"}]}\n' >chats.jsonl
 check "a conversation without an answer is named" \
     expect 65 "chats.jsonl:2: a conversation without an answer" "${chat[@]}" chats.jsonl --output-prefix chats
-check "such a conversation is left out" \
+prepare_twice() {
     expect 0 "left out 1 bad lines" "${chat[@]}" chats.jsonl --output-prefix chats --skip-bad-lines
+    expect 73 "chats.idx exists and is not replaced" "${chat[@]}" chats.jsonl --output-prefix chats --skip-bad-lines
+    expect 0 "left out 1 bad lines" "${chat[@]}" chats.jsonl --output-prefix chats --skip-bad-lines --overwrite
+}
+check "such a conversation is left out, and its data set not replaced" prepare_twice
+: >empty.jsonl
+check "empty conversations are refused" \
+    expect 65 "empty.jsonl: no conversation: the input is empty" "${chat[@]}" empty.jsonl --output-prefix none
 check "a preview marks what is trained" \
     expect 0 $'\xe2\x9f\xa6b\xc2\xb7<|endoftext|>\xe2\x9f\xa7' "${chat[@]}" chats.jsonl --preview 1 --skip-bad-lines
 printf '{"prompt": "\\u001b\\u009b", "completion": "b\\nc"}\n' >controls.jsonl

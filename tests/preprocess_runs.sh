@@ -82,12 +82,12 @@ if check "a pipe gives the same bytes"; then
     expect_same_set one piped
 fi
 if check "a byte order mark is left out"; then
-    preprocess piped --input - "${vocabulary[@]}" < <(printf '\xef\xbb\xbf' && cat documents.jsonl)
-    expect_same_set one piped
+    preprocess marked --input - "${vocabulary[@]}" < <(printf '\xef\xbb\xbf' && cat documents.jsonl)
+    expect_same_set one marked
 fi
 if check "an archive through a pipe gives the same bytes"; then
-    preprocess piped --input - --tokenizer-model one <documents.jsonl.gz
-    expect_same_set one piped
+    preprocess unpacked --input - --tokenizer-model one <documents.jsonl.gz
+    expect_same_set one unpacked
 fi
 if check "an archive of zstd gives the same bytes"; then
     if command -v zstd >/dev/null; then

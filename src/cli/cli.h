@@ -42,6 +42,10 @@ Status cmd_finetune(Options *options);
 // Prints the notes of the options, once for all processes of a launched job.
 void tell_notes(const Options *options);
 
+// Fails with ERR_CREATE where the data set of --output-prefix, its name ending in `part`, is there, unless --overwrite
+// says that it may be replaced. cmd_preprocess.c
+Status check_new_data_set(const Options *options, const char *part);
+
 // Where NCCL may link the ranks, sets what it needs to find in the environment. Before anything asks for the GPUs.
 void prepare_links(const Options *options);
 // Lists program, options, environment and arithmetic of this process, for start_ranks. The options must not be resolved

@@ -155,6 +155,7 @@ Status cmd_prepare_chat(Options *o) {
     tell_notes(o);
     if (o->print_template) return print_template(o);
     TRY(check_options(o));
+    if (o->output_prefix) TRY(check_new_data_set(o, ""));
     bool colours = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
     Marks marks = colours ? COLOURS : BRACKETS;
     ChatJob job = chat_job_of(o);

@@ -1,5 +1,6 @@
 // `trireme preprocess`: checks its options, runs the job, prints the summary.
 #include "base/cores.h"
+#include "base/file.h"
 #include "cli/verb_parts.h"
 #include "config/config.h"
 #include "corpus/corpus.h"
@@ -64,6 +65,32 @@ static void print_summary(const PreprocessJob *job, const PreprocessSummary *s) 
         printf("  the tokenizer was trained on the first %d MB\n", PREPROCESS_TRAIN_BYTES / 1000000);
 }
 
+Status check_new_data_set(const Options *o, const char *part) {
+    Text path = {0};
+    text_add(&path, "%s%s.idx", o->output_prefix, part);
+    Status status = o->overwrite || !file_exists(path.data)
+                        ? OK
+                        : fail(ERR_CREATE,
+                               "--output-prefix %s: %s exists and is not replaced: name another prefix, or "
+                               "replace it with --overwrite",
+                               o->output_prefix, path.data);
+    text_free(&path);
+    return status;
+}
+
+// Several keys make a data set each.
+static Status check_new(const Options *o) {
+    if (o->json_keys.count == 1) return check_new_data_set(o, "");
+    for (int i = 0; i < o->json_keys.count; i++) {
+        Text part = {0};
+        text_add(&part, "_%s_document", o->json_keys.items[i]);
+        Status status = check_new_data_set(o, part.data);
+        text_free(&part);
+        TRY(status);
+    }
+    return OK;
+}
+
 PreprocessJob preprocess_job_of(const Options *o) {
     PreprocessJob job = {
         .inputs = o->input.items,
@@ -87,6 +114,7 @@ PreprocessJob preprocess_job_of(const Options *o) {
 Status cmd_preprocess(Options *o) {
     tell_notes(o);
     TRY(check_options(o));
+    TRY(check_new(o));
     PreprocessJob job = preprocess_job_of(o);
     PreprocessSummary summary;
     Status status = preprocess_run(&job, &summary);

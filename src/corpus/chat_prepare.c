@@ -334,6 +334,11 @@ static Status run_all(ChatRun *run) {
     TRY(corpus_open(&run->corpus, run->job->inputs, run->job->num_inputs));
     TRY(open_tools(run));
     TRY(read_all(run));
+    if (!run->summary->conversations && !run->summary->bytes)
+        return fail(ERR_DATA, "--input %s: no conversation: %s", run->job->inputs[0],
+                    run->corpus.num_files == 0   ? "the folder has no files"
+                    : run->corpus.num_files == 1 ? "the input is empty"
+                                                 : "all files are empty");
     if (!run->summary->conversations)
         return fail(ERR_DATA,
                     "--input %s: no %s is left: %" PRId64 " are too long, %" PRId64 " lines are left out",

@@ -123,7 +123,9 @@ static void add_document(CorpusReader *r, DocumentBatch *batch, Document d) {
 static Status line_too_long(CorpusReader *r, DocumentBatch *batch) {
     r->line_number++;
     if (!r->options.skip_bad_lines)
-        return fail(ERR_DATA, "%s:%" PRId64 ": a line of more than 64 MiB; --skip-bad-lines leaves it out",
+        return fail(ERR_DATA,
+                    "%s:%" PRId64 ": a line of more than 64 MiB: JSON lines have one object a line "
+                    "(`jq -c '.[]' FILE` makes them of a list); --skip-bad-lines leaves it out",
                     r->file->path, r->line_number);
     add_document(r, batch, (Document){.ends = true, .too_long = true});
     return OK;

@@ -259,11 +259,17 @@ static void note_foreign(const Run *run) {
 static Status no_text(const Run *run) {
     const PreprocessSummary *s = run->summary;
     const char *first = text_string(&s->left_out) + strspn(text_string(&s->left_out), " ");
+    const char *more = run->job->num_inputs > 1 ? " ..." : "";
+    if (run->corpus.num_files == 0)
+        return fail(ERR_DATA, "--input %s%s: no text: the folder has no files", run->job->inputs[0], more);
+    if (s->bytes == 0 && !s->skipped_binary)
+        return fail(ERR_DATA, "--input %s%s: no text: %s", run->job->inputs[0], more,
+                    run->corpus.num_files == 1 ? "the input is empty" : "all files are empty");
     return fail(ERR_DATA,
                 "--input %s%s: no text in %" PRId64 " files; %" PRId64 " binary files and %" PRId64
                 " bad lines are left out%s%.*s",
-                run->job->inputs[0], run->job->num_inputs > 1 ? " ..." : "", s->files, s->skipped_binary,
-                s->bad_lines, *first ? ", the first is " : "", (int)strcspn(first, "\n"), first);
+                run->job->inputs[0], more, s->files, s->skipped_binary, s->bad_lines,
+                *first ? ", the first is " : "", (int)strcspn(first, "\n"), first);
 }
 
 // Encodes everything before any file gets its name.

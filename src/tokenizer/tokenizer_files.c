@@ -251,9 +251,61 @@ Status tokenizer_open_beside(Tokenizer **tokenizer, const char *prefix) {
     return open_there(tokenizer, prefix, is_folder(prefix) ? "/" : ".");
 }
 
+// ---- Paths that lead to none ----------------------------------------------------------------------------
+
+// Writes the folder of a path, "." where it has none, and returns the name in it.
+static const char *split_path(const char *path, char folder[PATH_MAX]) {
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return slash ? slash + 1 : path;
+}
+
+// Adds "; did you mean X?" where the folder of the path has a name that is near.
+static void add_near_name(const char *path, Text *out) {
+    char folder[PATH_MAX], **names;
+    const char *name = split_path(path, folder);
+    int count;
+    if (folder_list(folder, &names, &count) != OK) return;
+    const char *nearest = text_nearest(name, (const char *const *)names, count);
+    if (nearest) text_add(out, "; did you mean %.*s%s?", (int)(name - path), path, nearest);
+    free(names);
+}
+
+// Nothing is at the path. One "/" in it may be the name of a model on a hub, of which nothing is downloaded here.
+static Status nothing_there(const char *path) {
+    Text hint = {0};
+    const char *slash = strchr(path, '/');
+    bool may_be_hub = slash && slash != path && !strchr(slash + 1, '/') && slash[1] && path[0] != '.';
+    add_near_name(path, &hint);
+    if (may_be_hub && !hint.size)
+        text_add(&hint, "; nothing is downloaded here: give the folder that a model of this name lies in");
+    Status status = fail(ERR_NO_INPUT,
+                         "no tokenizer at %s: there is no such file or folder, nor %s.tokenizer.json, "
+                         "%s.tokenizer.model or %s.vocab.json of a data set%s",
+                         path, path, path, path, text_string(&hint));
+    text_free(&hint);
+    return status;
+}
+
+// A file that is no tokenizer may lie beside one.
+static Status wrong_file(Status status, const char *path) {
+    char folder[PATH_MAX], right[PATH_MAX], why[600];
+    split_path(path, folder);
+    snprintf(why, sizeof why, "%s", fail_message());
+    if (join(right, folder, "/", "tokenizer.json") != OK || !file_exists(right))
+        return fail(status, "%s", why);
+    return fail(status, "%s; did you mean the folder, %s?", why, folder);
+}
+
 Status tokenizer_open_path(Tokenizer **tokenizer, const char *path) {
-    return file_exists(path) && !is_folder(path) ? open_file(tokenizer, path)
-                                                 : tokenizer_open_beside(tokenizer, path);
+    if (!file_exists(path) || is_folder(path)) {
+        Status status = tokenizer_open_beside(tokenizer, path);
+        return status == ERR_NO_INPUT && !file_exists(path) ? nothing_there(path) : status;
+    }
+    Status status = open_file(tokenizer, path);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    bool named_so = !strcmp(name, "tokenizer.json") || strstr(name, ".tokenizer.json");
+    return status == ERR_DATA && !named_so ? wrong_file(status, path) : status;
 }
 
 void tokenizer_print_note(const Tokenizer *t) {
