@@ -37,31 +37,6 @@ static void contents(void) {
     expect_refused("a.jsonl", "{\"messages\": \n", "a.jsonl:1");
 }
 
-// The question of this template, and what is behind an answer.
-static void expect_question(const char *template, const char *prompt, const char *end) {
-    Text tokenizer = json_of(plain), found = {0}, ends = {0};
-    Tokenizer *t;
-    EXPECT_OK(folder_make(harness_path("model")));
-    EXPECT_OK(file_write(harness_path("model/tokenizer.json"), tokenizer.data, tokenizer.size));
-    EXPECT_OK(file_write(harness_path("mine.jinja"), template, strlen(template)));
-    EXPECT_OK(tokenizer_open_path(&t, harness_path("model")));
-    EXPECT_OK(chat_question(t, harness_path("model"), harness_path("mine.jinja"), "who?", &found, &ends));
-    EXPECT(!strcmp(text_string(&found), prompt), "'%s', not '%s'", text_string(&found), prompt);
-    EXPECT(!strcmp(text_string(&ends), end), "'%s', not '%s'", text_string(&ends), end);
-    tokenizer_close(t);
-    text_free(&tokenizer);
-    text_free(&found);
-    text_free(&ends);
-}
-
-static void questions(void) {
-    expect_question("{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>\n{% endfor %}"
-                    "{% if add_generation_prompt %}<assistant>{% endif %}",
-                    "<user>who?</s>\n<assistant>", "</s>");
-    expect_question("{% for m in messages %}{{ m.content }}\n{% endfor %}", "who?\n", "");
-    expect_question("no messages", "no messages", "");
-}
-
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"contents", contents}, {"questions", questions}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"contents", contents}, {0}}, argc, argv);
 }

@@ -2,6 +2,7 @@
 #include "base/rng.h"
 #include "harness.h"
 #include "infer/generate.h"
+#include "small_tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,7 +174,7 @@ static GenerateReport play(Script *s, const Tokenizer *tokenizer, Asked asked) {
     s->end = tokenizer_eod(tokenizer);
     for (int b = 0; b < asked.batch; b++) {
         const char *prompt = asked.prompts[b] ? asked.prompts[b] : asked.prompt;
-        EXPECT_OK(prompt_encode(tokenizer, prompt, strlen(prompt), &s->prompts[b]));
+        EXPECT_OK(prompt_encode(tokenizer, prompt, strlen(prompt), true, &s->prompts[b]));
         EXPECT_OK(tokenizer_encode(tokenizer, s->lines[b], strlen(s->lines[b]), &s->tokens[b]));
         samples[b] = (SampleSpec){.prompt = s->prompts[b].ids,
                                   .prompt_tokens = (int)s->prompts[b].count,
@@ -296,10 +297,43 @@ static void blanks_of_the_null_tokenizer(void) {
 static void empty_prompts(void) {
     Tokenizer *tokenizer = byte_tokenizer();
     TokenList tokens = {0};
-    EXPECT_OK(prompt_encode(tokenizer, "", 0, &tokens));
+    EXPECT_OK(prompt_encode(tokenizer, "", 0, true, &tokens));
     EXPECT(tokens.count == 1 && tokens.ids[0] == tokenizer_eod(tokenizer), "%zu tokens", tokens.count);
     token_list_free(&tokens);
     tokenizer_close(tokenizer);
+}
+
+// The tokenizer of the library puts the beginning of text before what it encodes, and so does a prompt.
+static void prompts_begin_as_texts_do(void) {
+    static const char PROCESSOR[] = "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
+                                    "[{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, "
+                                    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}]}, ";
+    static const struct {
+        const char *prompt;
+        bool adds_bos;
+        int32_t ids[3];
+        size_t count;
+    } rows[] = {{"!", true, {262, 33}, 2},
+                {"<s>!", true, {262, 33}, 2},
+                {"<s><s>!", true, {262, 262, 33}, 3},
+                {"!", false, {33}, 1},
+                {"", true, {262}, 1}};
+    Parts parts = plain;
+    parts.added = "{\"id\": 261, \"content\": \"<|endoftext|>\", \"special\": true},"
+                  "{\"id\": 262, \"content\": \"<s>\", \"special\": true}";
+    Text whole = json_of(parts), json = {0};
+    text_add(&json, "%s%s", PROCESSOR, text_string(&whole) + 1);
+    Tokenizer *tokenizer = opened_text("begins.tokenizer.json", &json);
+    for (size_t i = 0; tokenizer && i < sizeof rows / sizeof *rows; i++) {
+        TokenList out = {0};
+        EXPECT_OK(prompt_encode(tokenizer, rows[i].prompt, strlen(rows[i].prompt), rows[i].adds_bos, &out));
+        EXPECT(out.count == rows[i].count && !memcmp(out.ids, rows[i].ids, out.count * sizeof *out.ids),
+               "'%s': %zu tokens from %d on", rows[i].prompt, out.count, (int)out.ids[0]);
+        token_list_free(&out);
+    }
+    tokenizer_close(tokenizer);
+    text_free(&json);
+    text_free(&whole);
 }
 
 int main(int argc, char **argv) {
@@ -314,6 +348,7 @@ int main(int argc, char **argv) {
                                       {"signals end", signals_end},
                                       {"blanks of the null tokenizer", blanks_of_the_null_tokenizer},
                                       {"empty prompts", empty_prompts},
+                                      {"prompts begin as texts do", prompts_begin_as_texts_do},
                                       {0}},
                        argc, argv);
 }

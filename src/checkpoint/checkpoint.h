@@ -321,6 +321,12 @@ typedef struct {
 // folder, whose files are read as well; NULL: it has none, or another tokenizer is used.
 Status companions_read(Companions *companions, const char *folder, const Tokenizer *own);
 Status companions_write(const Companions *companions, const char *folder);
+// Adds a token to eos_token_id of generation_config.json, unless it is there: `ends` are those of a model without that
+// file or member. Without the file nothing is done where `ends` has the token. All other bytes of the file stay. Fails
+// with ERR_DATA where it is no JSON object.
+Status companions_add_end(Companions *companions, const TokenList *ends, int end);
+// Reads the tokens that a generation_config.json names. Fails with ERR_DATA, which names the file.
+Status generation_config_read(const char *path, ModelTokens *tokens);
 void companions_free(Companions *companions);
 
 // Whether a path is itself a checkpoint, a Hugging Face folder or a GGUF file.

@@ -12,7 +12,7 @@ enum { MAX_COMPANION = 256 << 20 };
 static const char *const names[NUM_COMPANIONS] = {"generation_config.json", "chat_template.jinja",
                                                   "chat_template.json",     "special_tokens_map.json",
                                                   "added_tokens.json",      "tokenizer.json"};
-enum { OF_THE_MODEL = 3 };
+enum { GENERATION_CONFIG = 0, OF_THE_MODEL = 3 };
 
 static int how_many(const Tokenizer *own) {
     if (!own) return OF_THE_MODEL;
@@ -45,4 +45,59 @@ Status companions_write(const Companions *companions, const char *folder) {
 
 void companions_free(Companions *companions) {
     for (int i = 0; i < NUM_COMPANIONS; i++) text_free(&companions->files[i]);
+}
+
+// ---- the end of a turn --------------------------------------------------------------------------
+
+// The end of the value that begins at `at`: a number, a word or a list of numbers.
+static size_t value_end(const Text *text, size_t at) {
+    if (text->data[at] == '[') return at + strcspn(text->data + at, "]") + 1;
+    return at + strcspn(text->data + at, ",} \t\r\n");
+}
+
+static void splice(Text *text, size_t from, size_t to, const Text *value) {
+    Text edited = {0};
+    text_add_bytes(&edited, text->data, from);
+    text_add_bytes(&edited, value->data, value->size);
+    text_add_bytes(&edited, text->data + to, text->size - to);
+    text_free(text);
+    *text = edited;
+}
+
+static void write_ends(Text *file, const Json *root, const int *ends, int count) {
+    const Json *member = json_member(root, "eos_token_id");
+    Text value = {0};
+    if (!member) text_add(&value, "\n  \"eos_token_id\": ");
+    tokens_write_ends(ends, count, &value);
+    if (!member) text_add(&value, root->count ? "," : "\n");
+    size_t from = member ? (size_t)member->offset : (size_t)root->offset + 1;
+    splice(file, from, member ? value_end(file, from) : from, &value);
+    text_free(&value);
+}
+
+static Status add_end(Text *file, const Json *root, const TokenList *own, int end) {
+    ModelTokens tokens;
+    if (root->type != JSON_OBJECT) return fail(ERR_DATA, "%s: no JSON object", names[GENERATION_CONFIG]);
+    TRY(tokens_read(root, names[GENERATION_CONFIG], &tokens));
+    bool has_none = !tokens.num_ends;
+    for (size_t i = 0; has_none && i < own->count && i < MAX_END_TOKENS - 1; i++)
+        tokens.ends[tokens.num_ends++] = own->ids[i];
+    for (int i = 0; i < tokens.num_ends; i++)
+        if (tokens.ends[i] == end) return OK;
+    if (tokens.num_ends == MAX_END_TOKENS) return OK;
+    tokens.ends[tokens.num_ends++] = end;
+    write_ends(file, root, tokens.ends, tokens.num_ends);
+    return OK;
+}
+
+Status companions_add_end(Companions *companions, const TokenList *ends, int end) {
+    Text *file = &companions->files[GENERATION_CONFIG];
+    Json *root;
+    for (size_t i = 0; !file->size && i < ends->count; i++)
+        if (ends->ids[i] == end) return OK;
+    if (!file->size) text_add(file, "{}\n");
+    TRY(json_parse(&root, file->data, file->size, names[GENERATION_CONFIG]));
+    Status status = add_end(file, root, ends, end);
+    json_free(root);
+    return status;
 }

@@ -100,7 +100,7 @@ static void add_end(int id, int vocabulary, TokenList *ends) {
     if (id >= 0 && id < vocabulary) token_list_add(ends, &end, 1);
 }
 
-static Status read_generation(const char *path, ModelTokens *tokens) {
+Status generation_config_read(const char *path, ModelTokens *tokens) {
     enum { MOST = 1 << 20 };
     char *text;
     size_t size;
@@ -119,7 +119,7 @@ Status model_source_ends(const ModelSource *source, const Tokenizer *tokenizer, 
     ModelTokens generation = {0};
     char path[PATH_ROOM];
     TRY(path_join(path, model_source_files_path(source), "generation_config.json"));
-    if (file_exists(path)) TRY(read_generation(path, &generation));
+    if (file_exists(path)) TRY(generation_config_read(path, &generation));
     int vocabulary = info->shape.vocabulary;
     if (tokenizer) add_end(tokenizer_eod(tokenizer), vocabulary, ends);
     for (int i = 0; i < info->tokens.num_ends; i++) add_end(info->tokens.ends[i], vocabulary, ends);

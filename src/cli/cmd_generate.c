@@ -1,14 +1,25 @@
 // `trireme generate`: continues a prompt with a trained model.
 #include "cli/model_verb.h"
 #include "infer/generate.h"
+#include <string.h>
+
+static Status check_chat(const Options *o) {
+    if (!o->chat && (o->system || o->chat_template))
+        return fail(ERR_CONFIG, "--system and --chat-template are parts of a conversation: add --chat");
+    if (o->chat && o->prompts)
+        return fail(ERR_CONFIG, "--prompts are texts to continue, not messages: leave out --chat");
+    if (o->chat && o->prompt && (!*o->prompt || !strcmp(o->prompt, "-")))
+        return fail(ERR_CONFIG, "--chat reads messages from standard input, a line each, where --prompt has "
+                                "none: leave out --prompt");
+    if (o->chat && o->num_samples != 1)
+        return fail(ERR_CONFIG, "--chat gives one answer to each message: leave out --num-samples");
+    return OK;
+}
 
 static Status check(const Options *o) {
+    TRY(check_chat(o));
     for (int i = 0; i < o->stop.count; i++)
         if (!*o->stop.items[i]) return fail(ERR_CONFIG, "--stop is empty: give a text, or leave it out");
-    if (o->chat && (!o->prompt || !*o->prompt))
-        return fail(ERR_USAGE, "--chat answers a question: give it by --prompt");
-    if (o->chat_template && !o->chat)
-        return fail(ERR_USAGE, "--chat-template is for --chat: add it, or leave --chat-template out");
     if (o->prompts && (o->prompt || o->num_samples != 1))
         return fail(ERR_USAGE, "--prompts has the prompts, one text for each: leave out %s",
                     o->prompt ? "--prompt" : "--num-samples");
@@ -23,6 +34,6 @@ static Status check(const Options *o) {
 
 Status cmd_generate(Options *options) {
     options_note_idle(options);
-    return model_verb(options, check, model_job_needs_tokenizer,
-                      options->prompts ? generate_prompts_run : generate_run, NULL);
+    RankMain *run = options->chat ? chat_run : options->prompts ? generate_prompts_run : generate_run;
+    return model_verb(options, check, model_job_needs_tokenizer, run, NULL);
 }

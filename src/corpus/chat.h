@@ -57,10 +57,5 @@ typedef struct {
 // Returns INTERRUPTED when `stopped` is set; then nothing has been written. Fails with ERR_DATA that names file and
 // line.
 Status chat_prepare(const ChatJob *job, ChatSummary *summary);
-// Writes a question of a user as the model was trained to read it, up to where its answer begins, to `prompt`, and to
-// `end` what the template puts after an answer, "" where that is nothing. `folder` and `named` are chat_prepare's
-// tokenizer_path and template. Fails as that does for templates.
-Status chat_question(const Tokenizer *tokenizer, const char *folder, const char *named, const char *question,
-                     Text *prompt, Text *end);
 // Returns the text of a built-in template, or NULL; `names` receives all names.
 const char *chat_template_source(const char *name, Text *names);

@@ -23,7 +23,7 @@ static Json string_of(const char *text) {
     return (Json){.type = JSON_STRING, .string = text ? text : "", .size = text ? strlen(text) : 0};
 }
 
-Status chat_render(ChatWorker *w, const Conversation *c, size_t count, bool prompt, JinjaOutput *out) {
+static Status render(ChatWorker *w, const Conversation *c, size_t count, bool prompt, JinjaOutput *out) {
     const TokenizerUse *use = &w->format->use;
     Json messages = *c->messages, flag = {.type = prompt ? JSON_TRUE : JSON_FALSE};
     const struct {
@@ -82,7 +82,7 @@ static Status render_part(ChatWorker *w, const Conversation *c, size_t count, bo
             "takes more than %d steps: mark answers with {%% generation %%} in a copy of the template, name "
             "that by --chat-template FILE, and give answers no weight 0; or divide the conversation",
             c->messages->count, CHAT_MAX_STEPS);
-    return chat_render(w, c, count, prompt, &w->part);
+    return render(w, c, count, prompt, &w->part);
 }
 
 static Status find_answer(ChatWorker *w, const Conversation *c, size_t k) {
@@ -225,7 +225,7 @@ static Status encode_conversation(ChatWorker *w, const Conversation *c, TokenLis
                     "the conversation has tools, which the template does not write: name one that does, or "
                     "remove \"tools\"");
     w->steps = 0;
-    TRY(chat_render(w, c, c->messages->count, false, &w->whole));
+    TRY(render(w, c, c->messages->count, false, &w->whole));
     TRY(marks ? leave_out(w, c) : find_answers(w, c));
     if (!w->whole.num_spans)
         return fail(ERR_DATA, "the template writes no text for the answers of this conversation");
@@ -261,4 +261,30 @@ Status chat_encode_pair(ChatWorker *w, const Json *line, TokenList *tokens, Toke
                       "\"chosen\" and \"rejected\" have the same tokens: there is nothing to prefer; leave "
                       "the line out");
     return status;
+}
+
+// ---- for a model that answers ---------------------------------------------------------------------------------------
+
+Status chat_prompt(ChatWorker *w, const Json *messages, TokenList *tokens) {
+    Conversation c = {.messages = messages};
+    w->steps = 0;
+    TRY(render(w, &c, messages->count, true, &w->whole));
+    return encode(w, text_string(&w->whole.text), w->whole.text.size, tokens);
+}
+
+Status chat_turn_end(ChatWorker *w, int32_t *end) {
+    static const char LINE[] = "{\"prompt\": \"a\", \"completion\": \"b\"}";
+    Json *line;
+    TokenList tokens = {0}, mask = {0};
+    *end = -1;
+    TRY(json_parse(&line, LINE, strlen(LINE), "a question"));
+    Status status = chat_encode(w, line, &tokens, &mask);
+    for (size_t i = 0; status == OK && i < tokens.count; i++)
+        if (mask.ids[i]) *end = tokens.ids[i];
+    const Tokenizer *t = w->format->tokenizer;
+    if (*end >= 0 && *end != tokenizer_eod(t) && !is_special(t, *end)) *end = -1;
+    json_free(line);
+    token_list_free(&tokens);
+    token_list_free(&mask);
+    return status == ERR_DATA || status == ERR_UNAVAILABLE ? OK : status;
 }

@@ -52,14 +52,14 @@ static Status open_named(ChatFormat *f, const char *named) {
     char *text;
     size_t size;
     if (built_in) {
-        text_add(&f->named, "%s", built_in->source);
         TRY(jinja_parse(&f->template, built_in->source, strlen(built_in->source), named));
+        template_without_marks(built_in->source, strlen(built_in->source), &f->carried);
         return check_markers(f, built_in);
     }
     if (!file_exists(named)) return no_such_template(named);
     TRY(file_read(named, JINJA_MAX_SOURCE_BYTES, &text, &size));
     Status status = jinja_parse(&f->template, text, size, named);
-    text_add_bytes(&f->named, text, size);
+    if (status == OK) template_without_marks(text, size, &f->carried);
     free(text);
     return status;
 }
@@ -157,7 +157,7 @@ Status chat_format_open(ChatFormat *f, const Tokenizer *tokenizer, const char *f
 
 void chat_format_close(ChatFormat *f) {
     jinja_free(f->template);
-    text_free(&f->named);
+    text_free(&f->carried);
     tokenizer_use_free(&f->use);
     *f = (ChatFormat){0};
 }

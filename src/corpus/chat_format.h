@@ -22,7 +22,8 @@ enum { CHAT_MAX_STEPS = 64 * JINJA_MAX_STEPS };
 
 typedef struct {
     JinjaTemplate *template;
-    Text named;                 // the source of a template that was named; empty: it is the tokenizer's own
+    Text
+        carried; // the text of a template that was named, without its marks of answers; empty: it is the model's own
     const Tokenizer *tokenizer; // borrowed
     TokenizerUse use;
     time_t now;
@@ -52,16 +53,22 @@ typedef struct {
 
 Status chat_worker_open(ChatWorker *worker, const ChatFormat *format);
 void chat_worker_close(ChatWorker *worker);
-// Renders the first `count` messages, with the names that transformers gives to a template; `prompt` is
-// add_generation_prompt.
-Status chat_render(ChatWorker *worker, const Conversation *conversation, size_t count, bool prompt,
-                   JinjaOutput *output);
 // Appends the tokens of the conversation, and for each 1 or 0: it is trained or not; the first one never is. Fails with
 // ERR_DATA, in words to which the caller adds the place; INTERRUPTED when `stopped` is set.
 Status chat_encode(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask);
 // The same for both conversations of a pair, the chosen one first: it has `chosen` tokens.
 Status chat_encode_pair(ChatWorker *worker, const Json *line, TokenList *tokens, TokenList *mask,
                         size_t *chosen);
+
+// Appends the tokens of messages, a list of objects with role and content, and of what asks for an answer to them.
+// Fails with ERR_DATA where the template refuses them.
+Status chat_prompt(ChatWorker *worker, const Json *messages, TokenList *tokens);
+// Finds the token by which the template ends an answer; -1: it ends with no special token, or refuses a conversation of
+// a question and an answer.
+Status chat_turn_end(ChatWorker *worker, int32_t *end);
+
+// Appends the source of a template with {% if true %} in the place of {% generation %}, which few others know.
+void template_without_marks(const char *source, size_t size, Text *out);
 
 // A built-in template.
 typedef struct {

@@ -317,14 +317,32 @@ static Status read_all(ChatRun *run) {
     return run->enough ? OK : status;
 }
 
+// A run that trains on the data writes both into its checkpoints: the template, and the token that ends an answer.
+static Status save_use(ChatRun *run) {
+    const Text *template = &run->format.carried;
+    Text path = {0}, text = {0};
+    int32_t end;
+    if (template->size) tokenizer_set_template(run->tokenizer, template->data, template->size);
+    TRY(chat_turn_end(&run->workers[0], &end));
+    text_add(&path, "%s.generation_config.json", run->job->output_prefix);
+    text_add(&text, "{\"eos_token_id\": %d}\n", end);
+    Status status = OK;
+    if (end >= 0)
+        status = file_write(path.data, text.data, text.size);
+    else
+        (void)remove(path.data); // of an earlier run
+    text_free(&path);
+    text_free(&text);
+    return status;
+}
+
 // The mask gets its name before the tokens do, so that tokens are never there without it.
 static Status publish(ChatRun *run) {
     TRY(chat_packer_flush(&run->packer));
     run->summary->samples = run->packer.samples;
     TRY(indexed_writer_retire_old(run->packer.tokens));
     TRY(indexed_writer_retire_old(run->packer.mask));
-    const Text *named = &run->format.named; // goes with the data, and with models that are trained on them
-    if (named->size) tokenizer_set_template(run->tokenizer, named->data, named->size);
+    TRY(save_use(run));
     TRY(tokenizer_save(run->tokenizer, run->job->output_prefix));
     TRY(indexed_writer_finish(run->packer.mask));
     return indexed_writer_finish(run->packer.tokens);

@@ -138,3 +138,42 @@ void chat_template_names(Text *names) {
     for (int i = 0; i < num_chat_templates; i++)
         text_add(names, "%s%s", i ? ", " : "", chat_templates[i].name);
 }
+
+// ---- for other programs ------------------------------------------------------------------------------------------
+
+// The bytes of a tag {% WORD %} at `at`, also with signs that strip blanks; 0: it is none.
+static size_t tag_at(const char *at, const char *end, const char *word) {
+    const char *c = at;
+    if (end - c < 4 || c[0] != '{' || c[1] != '%') return 0;
+    c += 2;
+    if (*c == '-' || *c == '+') c++;
+    while (c < end && strchr(" \t\r\n", *c) && *c) c++;
+    size_t size = strlen(word);
+    if ((size_t)(end - c) < size || memcmp(c, word, size) != 0) return 0;
+    for (c += size; c < end && strchr(" \t\r\n", *c) && *c; c++) continue;
+    if (c < end && (*c == '-' || *c == '+')) c++;
+    return end - c >= 2 && c[0] == '%' && c[1] == '}' ? (size_t)(c + 2 - at) : 0;
+}
+
+static void add_tag(const char *tag, size_t size, const char *word, Text *out) {
+    char before = tag[2], after = tag[size - 3];
+    text_add(out, "{%%%s %s %s%%}",
+             before == '-'   ? "-"
+             : before == '+' ? "+"
+                             : "",
+             word,
+             after == '-'   ? "-"
+             : after == '+' ? "+"
+                            : "");
+}
+
+void template_without_marks(const char *source, size_t size, Text *out) {
+    const char *end = source + size;
+    for (const char *at = source; at < end;) {
+        size_t begins = tag_at(at, end, "generation"), ends = begins ? 0 : tag_at(at, end, "endgeneration");
+        if (begins) add_tag(at, begins, "if true", out);
+        if (ends) add_tag(at, ends, "endif", out);
+        if (!begins && !ends) text_add_bytes(out, at, 1);
+        at += begins + ends ? begins + ends : 1;
+    }
+}

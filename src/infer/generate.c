@@ -132,7 +132,8 @@ static bool feed_prompts(Generation *g) {
     int batch = g->model->batch, shortest = g->spec->samples[0].prompt_tokens, n;
     for (int b = 1; b < batch; b++)
         if (g->spec->samples[b].prompt_tokens < shortest) shortest = g->spec->samples[b].prompt_tokens;
-    for (int done = 0; done < shortest; done += n) {
+    g->fed = g->spec->known_tokens;
+    for (int done = g->fed; done < shortest; done += n) {
         n = shortest - done < g->model->longest ? shortest - done : g->model->longest;
         for (int i = 0; i < n * batch; i++)
             g->tokens[i] = g->spec->samples[i % batch].prompt[done + i / batch];
@@ -197,7 +198,8 @@ static void close_generation(Generation *g) {
 Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report) {
     for (int b = 0; b < model->batch; b++) {
         const SampleSpec *s = &spec->samples[b];
-        CHECK(s->prompt_tokens > 0 && s->prompt_tokens <= model->capacity && s->max_new_tokens > 0,
+        CHECK(s->prompt_tokens > spec->known_tokens && s->prompt_tokens <= model->capacity &&
+                  s->max_new_tokens > 0,
               "a prompt of %d tokens, %d new ones, capacity %d", s->prompt_tokens, s->max_new_tokens,
               model->capacity);
     }
@@ -209,8 +211,27 @@ Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, G
     return status;
 }
 
-Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, TokenList *out) {
+static Status add_beginning(const Tokenizer *tokenizer, TokenList *out) {
+    TokenizerUse use;
+    int32_t bos = tokenizer_bos(tokenizer);
+    TRY(tokenizer_use_read(&use, tokenizer));
+    if (use.adds_bos && bos >= 0) token_list_add(out, &bos, 1);
+    tokenizer_use_free(&use);
+    return OK;
+}
+
+// A text that begins with the token already does not get a second one.
+static void remove_second(TokenList *out) {
+    if (out->count < 2 || out->ids[0] != out->ids[1]) return;
+    memmove(out->ids, out->ids + 1, (--out->count) * sizeof *out->ids);
+}
+
+Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, bool adds_bos,
+                     TokenList *out) {
+    if (adds_bos) TRY(add_beginning(tokenizer, out));
+    bool begun = out->count > 0;
     TRY(tokenizer_encode(tokenizer, text, size, out));
+    if (begun) remove_second(out);
     if (out->count) return OK;
     int32_t start = text_start(tokenizer);
     if (start < 0)

@@ -51,6 +51,7 @@ typedef struct {
     const int32_t *ends; // each of these tokens ends a sample
     size_t num_ends;
     const SampleSpec *samples; // [B]
+    int known_tokens;          // the first ones of all prompts, which the model has been given already
     SampleOptions sampling;
     // Optional callback: receives the next piece of a sample's text, which is not empty.
     void (*give)(void *self, int sample, const char *text, size_t size);
@@ -71,8 +72,11 @@ typedef struct {
 // memory.
 Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report);
 
-// Encodes a prompt. An empty one becomes the token of text_start; fails with ERR_CONFIG when the tokenizer has none.
-Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, TokenList *out);
+// Encodes a prompt. With `adds_bos` the beginning of text is put before it where the tokenizer does that to a text
+// (TokenizerUse) and the prompt does not begin with it. An empty one becomes the token of text_start; fails with
+// ERR_CONFIG when the tokenizer has none.
+Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, bool adds_bos,
+                     TokenList *out);
 
 // ---- trireme generate ---------------------------------------------------------------------------
 
@@ -84,3 +88,8 @@ Status generate_run(Comm *world, void *arg);
 // last two may be left out, and JSON lines out, {"adapter": "NAME" or null, "text": "..."}, in their order. Otherwise
 // the same.
 Status generate_prompts_run(Comm *world, void *arg);
+// The same with --chat: reads messages from standard input, a line each, and prints an answer to each; or to --prompt
+// alone. Fails with
+// ERR_CONFIG where the model has no chat template, or a message is longer than the model can see.
+// Collective over the world.
+Status chat_run(Comm *world, void *arg);

@@ -85,7 +85,8 @@ static Status read_prompt(const PromptsRun *run, const Json *line, const char *w
         return fail(ERR_DATA, "%s: \"max_new_tokens\" is no whole number from 1 to %d", where, 1 << 20);
     out->max_new_tokens = (int)count;
     TRY(find_adapter(run, line, where, &out->adapter));
-    return prompt_encode(run->job->tokenizer, text->string, text->size, &out->tokens);
+    return prompt_encode(run->job->tokenizer, text->string, text->size, run->job->options->add_bos,
+                         &out->tokens);
 }
 
 static Status add_prompt(PromptsRun *run, const char *line, size_t size, const char *where) {

@@ -15,10 +15,7 @@ typedef struct {
     Comm *world;
     TokenList prompt;
     int num_samples, capacity;
-    int longest;        // tokens of one call
-    Text end;           // --chat: what ends an answer
-    const char **stops; // of --stop, and that
-    int num_stops;
+    int longest; // tokens of one call
     Infer *infer;
     SampleSpec *samples; // [num_samples], all alike
     Text *texts;         // [num_samples] of several, on the rank that prints
@@ -44,35 +41,13 @@ static Status read_prompt(const GenerateRun *run, char **text, size_t *size) {
     return OK;
 }
 
-// Tokens that begin a text are in the template, not added to it.
-static Status encode_question(GenerateRun *run, const char *question) {
-    const ModelJob *job = run->job;
-    const Options *o = job->options;
-    Text prompt = {0};
-    const char *folder = o->tokenizer_model ? o->tokenizer_model : job->path;
-    Status status = chat_question(job->tokenizer, folder, o->chat_template, question, &prompt, &run->end);
-    if (status == OK)
-        status = tokenizer_encode(job->tokenizer, text_string(&prompt), prompt.size, &run->prompt);
-    text_free(&prompt);
-    return status;
-}
-
 static Status encode_prompt(GenerateRun *run) {
     char *text;
     size_t size;
     TRY(read_prompt(run, &text, &size));
-    Status status = run->job->options->chat ? encode_question(run, text)
-                                            : prompt_encode(run->job->tokenizer, text, size, &run->prompt);
+    Status status = prompt_encode(run->job->tokenizer, text, size, run->job->options->add_bos, &run->prompt);
     free(text);
     return status;
-}
-
-static void list_stops(GenerateRun *run) {
-    const StringList *given = &run->job->options->stop;
-    run->stops = calloc((size_t)given->count + 1, sizeof *run->stops);
-    CHECK(run->stops, "no memory for %d texts", given->count);
-    for (int i = 0; i < given->count; i++) run->stops[run->num_stops++] = given->items[i];
-    if (run->end.size) run->stops[run->num_stops++] = run->end.data;
 }
 
 // The last token is never given to the model, so this capacity is enough. Without a cache a call sees all tokens.
@@ -157,7 +132,6 @@ static Status open_run(GenerateRun *run) {
     const Options *o = run->job->options;
     run->num_samples = o->num_samples;
     TRY(encode_prompt(run));
-    list_stops(run);
     TRY(choose_lengths(run));
     if (comm_rank(run->world) == 0) note_length(run);
     run->texts = calloc((size_t)run->num_samples, sizeof *run->texts);
@@ -167,8 +141,8 @@ static Status open_run(GenerateRun *run) {
         run->samples[i] = (SampleSpec){.prompt = run->prompt.ids,
                                        .prompt_tokens = (int)run->prompt.count,
                                        .max_new_tokens = o->max_new_tokens,
-                                       .stops = run->stops,
-                                       .num_stops = run->num_stops};
+                                       .stops = o->stop.items,
+                                       .num_stops = o->stop.count};
     InferSpec spec = {
         .batch = run->num_samples, .capacity = run->capacity, .longest = run->longest, .cache = o->kv_cache};
     return model_job_infer(run->job, run->world, spec, &run->infer);
@@ -209,8 +183,6 @@ Status generate_run(Comm *world, void *arg) {
     for (int i = 0; run.texts && i < run.num_samples; i++) text_free(&run.texts[i]);
     free(run.texts);
     free(run.samples);
-    free(run.stops);
-    text_free(&run.end);
     token_list_free(&run.prompt);
     return status;
 }

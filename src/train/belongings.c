@@ -17,7 +17,7 @@ void belongings_free(Belongings *b) {
     *b = (Belongings){0};
 }
 
-void belongings_choose(Belongings *b, const Options *o, Tokenizer **tokenizer) {
+static void choose_tokenizer(Belongings *b, const Options *o, Tokenizer **tokenizer) {
     bool same = b->tokenizer && *tokenizer && tokenizer_hash(b->tokenizer) == tokenizer_hash(*tokenizer);
     if (!b->tokenizer || (*tokenizer && (!same || batches_names_tokenizer(o)))) return;
     const Text *template = *tokenizer ? tokenizer_template(*tokenizer) : NULL;
@@ -25,4 +25,18 @@ void belongings_choose(Belongings *b, const Options *o, Tokenizer **tokenizer) {
     tokenizer_close(*tokenizer);
     *tokenizer = b->tokenizer;
     b->tokenizer = NULL;
+}
+
+Status belongings_choose(Belongings *b, const Options *o, Tokenizer **tokenizer) {
+    int end;
+    TokenList ends = {0};
+    choose_tokenizer(b, o, tokenizer);
+    TRY(batches_turn_end(o, &end));
+    if (end == NO_TOKEN) return OK;
+    int eod = *tokenizer ? tokenizer_eod(*tokenizer) : -1;
+    for (int i = 0; i < b->tokens.num_ends; i++) token_list_add(&ends, &(int32_t){b->tokens.ends[i]}, 1);
+    if (!ends.count && eod >= 0) token_list_add(&ends, &(int32_t){eod}, 1);
+    Status status = companions_add_end(&b->companions, &ends, end);
+    token_list_free(&ends);
+    return status;
 }

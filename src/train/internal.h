@@ -29,6 +29,8 @@ typedef struct {
 // Opens the tokenizer of the run: --vocab-file with --merge-file, --tokenizer-model, or the one beside the first
 // dataset. NULL when the run has none, since --vocab-size is enough.
 Status batches_tokenizer(const Options *options, Tokenizer **tokenizer);
+// The token by which the first data set of conversations ends an answer; NO_TOKEN: it says none, or there is no --sft.
+Status batches_turn_end(const Options *options, int *end);
 bool batches_names_tokenizer(const Options *options); // an option names it
 // Finds the vocabulary of the run, --vocab-size or the tokenizer's, and the token that ends a document, or -1.
 Status batches_vocabulary(const Options *options, int *vocabulary, int *eod);
@@ -269,7 +271,8 @@ Status belongings_read(Belongings *belongings, const ModelSource *source);
 void belongings_free(Belongings *belongings);
 // Chooses the tokenizer of the run's checkpoints: the model's where the data's has the same tokens and no option names
 // it, with the data's chat template where they have one of their own. Its files are the more complete ones.
-void belongings_choose(Belongings *belongings, const Options *options, Tokenizer **tokenizer);
+// A run on conversations adds the token that ends an answer to those that end a text.
+Status belongings_choose(Belongings *belongings, const Options *options, Tokenizer **tokenizer);
 
 // ---- saving.c: writes checkpoints --------------------------------------------------------
 
@@ -315,7 +318,7 @@ typedef struct {
 Status saver_open(Saver *saver, const Options *options, const atomic_int *stopped, Comm *world,
                   Reporter *reporter);
 // Takes what belongs to the model that was read; checkpoints get it, too.
-void saver_take_belongings(Saver *saver, Belongings *belongings);
+Status saver_take_belongings(Saver *saver, Belongings *belongings);
 // Fails with ERR_CREATE where the disk is too small for the saves of the steps after `from` up to `end`.
 Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end);
 // With --async-save or --memory-save-interval allocates the memory of the copy before the first step; later saves

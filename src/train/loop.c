@@ -209,7 +209,7 @@ static Status load_checkpoint(TrainingRun *run) {
     beat_phase(rank_current()->beat, BEAT_LOADING, -1);
     Status status =
         run_restore(run->engine, run->options, run->world, run->reporter, &run->saver.memory, &restored);
-    if (status == OK) saver_take_belongings(&run->saver, &restored.belongings);
+    if (status == OK) status = saver_take_belongings(&run->saver, &restored.belongings);
     belongings_free(&restored.belongings);
     TRY(status);
     RunState state = restored.state;

@@ -136,10 +136,12 @@ Status saver_open(Saver *saver, const Options *options, const atomic_int *stoppe
     return OK;
 }
 
-void saver_take_belongings(Saver *saver, Belongings *belongings) {
+Status saver_take_belongings(Saver *saver, Belongings *belongings) {
     saver->belongings = *belongings;
     *belongings = (Belongings){0};
-    belongings_choose(&saver->belongings, saver->options, &saver->tokenizer);
+    bool chooses = saver->options->save && comm_rank(saver->world) == 0;
+    Status status = chooses ? belongings_choose(&saver->belongings, saver->options, &saver->tokenizer) : OK;
+    return comm_agree(saver->world, status);
 }
 
 Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on) {

@@ -128,6 +128,33 @@ def answers(name):
         expect(theirs.strip() == ours.strip() and ours.strip(), name, prompt, repr(theirs), "not", repr(ours))
 
 
+def converses(name):
+    """A model that was trained on conversations answers them from its own template, and ends its turns."""
+    talk = [("who rows?", "the banks of oars"), ("how many are there?", "three, of course."), ("and 678?", "12345 of 678")]
+    with open("chats.jsonl", "w") as file:
+        for first in talk:
+            for second in talk:
+                messages = [{"role": role, "content": text} for pair in (first, second)
+                            for role, text in zip(("user", "assistant"), pair)]
+                file.write(json.dumps({"messages": messages}) + "\n")
+    run("prepare-chat", "--input", "chats.jsonl", "--tokenizer-model", name, "--seq-length", "255", "--output-prefix", "chats",
+        "--no-pack")
+    run("train", "--load", f"{name}/run", "--finetune", "--sft", "--data-path", "chats", "--seq-length", "255",
+        "--micro-batch-size", "9", "--global-batch-size", "9", "--lr", "3e-3", "--train-iters", "150", "--split", "100,0,0",
+        "--eval-iters", "0", "--save", "tuned")
+    run("export", "--load", "tuned", "--to", "gguf", "--output", "tuned.gguf")
+    model = Llama("tuned.gguf", n_ctx=255, verbose=False)
+    ours = run("generate", "--load", "tuned", "--chat", "--temperature", "0",
+               text="\n".join(question for question, _ in talk[:2]).encode()).decode().splitlines()
+    messages = []
+    for (question, wanted), answer in zip(talk[:2], ours):
+        messages.append({"role": "user", "content": question})
+        choice = model.create_chat_completion(messages, temperature=0, max_tokens=100)["choices"][0]
+        messages.append(choice["message"])
+        expect(choice["message"]["content"] == answer == wanted and choice["finish_reason"] == "stop", name, question,
+               choice, "not", answer)
+
+
 for way in WAYS:
     bpe(*way)
 pieces("spm-bpe", "bpe", True)
@@ -135,5 +162,6 @@ pieces("spm-bpe-bare", "bpe", False)
 pieces("spm-unigram", "unigram", True)
 answers("qwen2")
 answers("spm-bpe-bare")
+converses("llama-bpe")
 if failures:
     sys.exit(f"{failures} failures")

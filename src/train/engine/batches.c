@@ -1,4 +1,5 @@
 // The data of a run: finds tokenizer and datasets, and reads the batches of one rank.
+#include "base/file.h"
 #include "train/internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -114,6 +115,25 @@ Status batches_tokenizer(const Options *o, Tokenizer **tokenizer) {
     if (status != OK || !*tokenizer || agrees(o, *tokenizer)) return status;
     tokenizer_close(*tokenizer); // --vocab-size is that of another tokenizer
     *tokenizer = NULL;
+    return OK;
+}
+
+static Status find_turn_end(const char *prefix, void *self) {
+    ModelTokens *tokens = self;
+    Text path = {0};
+    text_add(&path, "%s.generation_config.json", prefix);
+    bool reads = !tokens->num_ends && file_exists(path.data);
+    Status status = reads ? generation_config_read(path.data, tokens) : OK;
+    text_free(&path);
+    return status;
+}
+
+Status batches_turn_end(const Options *o, int *end) {
+    ModelTokens tokens = {0};
+    *end = NO_TOKEN;
+    if (!o->sft) return OK;
+    TRY(visit_prefixes(o, SPLIT_TRAIN, find_turn_end, &tokens));
+    if (tokens.num_ends) *end = tokens.ends[0];
     return OK;
 }
 
