@@ -152,6 +152,27 @@ if check "a supervised run that is killed goes on with the same numbers"; then
     "$trireme" checkpoint diff unwatched watched >diff.log 2>&1 || complain "another model: $(tail -2 diff.log)"
 fi
 
+# ---- adapters ------------------------------------------------------------------------------------------------
+if check "adapters: the reference is the model without them, on any grid, after a stop, and where the file is gone"; then
+    lora=(--lora-rank 4 --lora-target-modules linear_qkv linear_fc1 --lr "2e-2")
+    dpo adapters "${from_base[@]}" "${lora[@]}"
+    [[ $(metric rewards_chosen adapters | head -1) == 0 ]] || complain "the reference is not the base"
+    awk -v last="$(metric lm_loss adapters | tail -1)" 'BEGIN { exit !(last < 0.69) }' || complain "no training"
+    need whole
+    cmp <(tail -c 1448 adapters/dpo-reference | head -c 1440) <(tail -c 1448 whole/dpo-reference | head -c 1440) ||
+        complain "the base says something else here"
+    dpo beside "${from_base[@]}" "${lora[@]}" --exit-interval 12 --ranks 2 --pp 2
+    cmp adapters/dpo-reference beside/dpo-reference || complain "the reference's numbers differ"
+    rm beside/dpo-reference
+    refused 78 "by --dpo-reference PATH" --load beside "${lora[@]}"
+    dpo beside --load beside "${lora[@]}" --dpo-reference base
+    expect_alike adapters beside
+    refused 78 "is not the reference model with which this run began" --save adapters --load adapters "${lora[@]}" \
+        --dpo-reference other --train-iters 100
+    "$trireme" evaluate --load adapters --dpo --dpo-reference base --data-path pairs --split "0,1,0" >evaluated.log 2>&1 ||
+        complain "$(tail -3 evaluated.log)"
+fi
+
 # ---- evaluation ------------------------------------------------------------------------------------------------
 # near NAME VALUE OTHER: within 2e-5
 near() { awk -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d < 2e-5 && d > -2e-5 && b != "") }' || complain "$1 is $2, not $3"; }

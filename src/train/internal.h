@@ -377,8 +377,10 @@ Status run_restore(Engine *engine, const Options *options, Comm *world, Reporter
                    MemoryStore *memory, Restored *restored);
 
 // Reads the weights of another model into the engine, without moments: of a checkpoint's folder, the newest, or of
-// another program's files. Fails with ERR_CONFIG where it has another shape.   Collective over the world.
-Status run_read_weights(Engine *engine, const Options *options, const char *path, Comm *world);
+// another program's files. `base` receives the hash of what stays beside adapters; 0: the engine has none. Fails with
+// ERR_CONFIG where it has another shape.   Collective over the world.
+Status run_read_weights(Engine *engine, const Options *options, const char *path, Comm *world,
+                        uint64_t *base);
 
 // Reads the newest checkpoint in the folder of --save that the run owns (saver_owns), of at most step `newest`, with
 // moments and state. A damaged one is reported and the next older one is read. Fails with ERR_NO_INPUT where there is

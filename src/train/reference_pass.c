@@ -245,8 +245,8 @@ static Status load_reference(TrainingRun *run, ReferenceModel *kept, bool found)
             ": put the file back, or name the model that the run began with by --dpo-reference PATH",
             o->save ? o->save : o->load);
     describe_here(run, &here, path);
-    TRY(run_read_weights(run->engine, o, path, run->world));
-    here.weights = parameters_sum(run->engine, run->world);
+    TRY(run_read_weights(run->engine, o, path, run->world, &here.weights));
+    here.weights += parameters_sum(run->engine, run->world);
     if (found && run->first && here.weights != kept->weights)
         return fail(
             ERR_CONFIG,
@@ -257,6 +257,21 @@ static Status load_reference(TrainingRun *run, ReferenceModel *kept, bool found)
     return OK;
 }
 
+// A run that goes on need not read the model that it has asked before.
+static bool names_another(const Options *o, const ReferenceModel *kept) {
+    char path[PATH_MAX];
+    if (!o->dpo_reference) return false;
+    return strcmp(realpath(o->dpo_reference, path) ? path : o->dpo_reference, kept->model) != 0;
+}
+
+static Status restore_own(TrainingRun *run) {
+    Restored again;
+    Status status = run_restore(run->engine, run->options, run->world, NULL, &run->saver.memory, &again);
+    belongings_free(&again.belongings);
+    free((char *)(uintptr_t)again.base.path);
+    return status;
+}
+
 static Status prepare(TrainingRun *run, const char *path) {
     const Options *o = run->options;
     Pass pass = {.run = run, .path = path};
@@ -265,9 +280,9 @@ static Status prepare(TrainingRun *run, const char *path) {
     if (own) {
         ReferenceModel here = {0};
         describe_here(run, &here, o->load);
-        here.weights = parameters_sum(run->engine, run->world);
+        here.weights = parameters_sum(run->engine, run->world) + run->saver.base.hash;
         check_values(run, &here, &pass.model, found);
-    } else if (num_missing(run) || !run->first) {
+    } else if (num_missing(run) || !run->first || names_another(o, &pass.model)) {
         other = true;
         TRY(load_reference(run, &pass.model, found));
     }
@@ -276,8 +291,7 @@ static Status prepare(TrainingRun *run, const char *path) {
     if (!pass.all && run->reporter)
         reporter_references(run->reporter, num_known(run), pass.model.model, 0, path ? path : o->load);
     if (!other) return OK;
-    Restored again;
-    return run_restore(run->engine, o, run->world, NULL, &run->saver.memory, &again);
+    return restore_own(run);
 }
 
 Status references_prepare(TrainingRun *run) {

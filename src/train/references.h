@@ -32,7 +32,7 @@ void references_fill(const References *references, const GptDataset *set, Split 
 typedef struct {
     char model[4096];    // path; "": unknown
     char arithmetic[64]; // element type
-    uint64_t weights;    // parameters_sum
+    uint64_t weights;    // parameters_sum, and of adapters the hash of the model beside them
 } ReferenceModel;
 
 // Reads the values of these data sets. Sets *found where the file is there, whole, and of the same data; a note says

@@ -338,7 +338,7 @@ Status run_restore(Engine *engine, const Options *o, Comm *world, Reporter *repo
     return store_settle(memory, o, restored->from_memory ? restored->state.iteration : -1);
 }
 
-Status run_read_weights(Engine *engine, const Options *o, const char *path, Comm *world) {
+Status run_read_weights(Engine *engine, const Options *o, const char *path, Comm *world, uint64_t *base) {
     Options own = *o;
     int64_t *steps = NULL, step = NONE_LEFT;
     int count = 0;
@@ -351,6 +351,10 @@ Status run_read_weights(Engine *engine, const Options *o, const char *path, Comm
     comm_broadcast_host(world, &step, sizeof step, 0);
     if (step == NONE_LEFT) return fail(ERR_NO_INPUT, "%s has no checkpoint", path);
     status = read_one(engine, &own, path, step, world, &source);
+    BaseModel found = {0};
+    if (status == OK && engine_spec_of(engine)->shape.lora_rank)
+        status = comm_agree(world, model_source_base(source, &found));
+    *base = found.hash;
     model_source_close(source);
     return status;
 }
