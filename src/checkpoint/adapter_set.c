@@ -1,4 +1,5 @@
 // Keeps the adapters of one base: the shape of the model with them, and the matrices of the chosen one as its weights.
+#include "base/hash.h"
 #include "checkpoint/adapter_weights.h"
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,23 @@ void adapter_set_free(AdapterSet *set) {
     for (int i = 0; i < set->count; i++) adapter_weights_destroy(set->items[i]);
     free(set->items);
     *set = (AdapterSet){0};
+}
+
+uint64_t adapter_set_hash(const AdapterSet *set) {
+    Hasher hasher;
+    hasher_start(&hasher);
+    for (int i = 0; i < set->count; i++) {
+        const AdapterWeights *adapter = set->items[i];
+        float scale = adapter_weights_scale(adapter);
+        hasher_add(&hasher, &scale, sizeof scale);
+        for (int m = 0; m < adapter->count; m++) {
+            const AdapterModule *module = &adapter->modules[m];
+            hasher_add(&hasher, module->name, strlen(module->name));
+            hasher_add(&hasher, module->a, (size_t)(adapter->rank * module->cols) * sizeof *module->a);
+            hasher_add(&hasher, module->b, (size_t)(adapter->rank * module->rows) * sizeof *module->b);
+        }
+    }
+    return hasher_end64(&hasher);
 }
 
 ModelShape adapter_set_shape(const AdapterSet *set, const ModelShape *base) {

@@ -64,6 +64,7 @@ typedef struct {
 // and another has modules of their parts.
 Status adapter_set_add(AdapterSet *set, AdapterWeights *adapter, const char *path);
 void adapter_set_free(AdapterSet *set);
+uint64_t adapter_set_hash(const AdapterSet *set); // of all matrices and scales
 ModelShape adapter_set_shape(const AdapterSet *set, const ModelShape *base);
 // Reads a rectangle of a matrix of the chosen adapter by the name of its parameter, such as
 // "decoder.layers.3.self_attention.linear_q.lora_A.weight". Fails with ERR_DATA, which names `path`, where one alone

@@ -178,6 +178,7 @@ static Status add_adapter(ModelSource *source, const char *folder) {
     source->info.state = (RunState){0};
     source->info.has_optimizer = false;
     source->info.shape = adapter_set_shape(&source->adapters, base);
+    source->hash = adapter_set_hash(&source->adapters);
     return OK;
 }
 
@@ -233,13 +234,11 @@ static Status take_hash(ModelSource *source) {
         source->hash = gguf_model_hash(source->gguf);
         return OK;
     }
+    if (source->adapters.count) return OK; // add_adapter has
     Text path = {0};
     char *data = NULL;
     size_t size = 0;
-    text_add(&path, "%s/%s", source->path,
-             source->checkpoint ? "manifest.json"
-             : source->base     ? "adapter_config.json"
-                                : "config.json");
+    text_add(&path, "%s/%s", source->path, source->checkpoint ? "manifest.json" : "config.json");
     Status status = file_read(text_string(&path), MAX_BYTES, &data, &size);
     if (status == OK) source->hash = hash64_of(data, size);
     free(data);

@@ -168,6 +168,60 @@ def check(name, kind, sizes, settings, names):
     print(f"{name}: logits {error:.0e}, merged weights {merged:.0e}", flush=True)
 
 
+# ---- adapters that trireme trained --------------------------------------------------------------------------
+
+STEPS = ["--mock-data", "--seq-length", 16, "--micro-batch-size", 2, "--global-batch-size", 4, "--train-iters", 3, "--lr",
+         3e-2, "--eval-iters", 0, "--lr-decay-style", "constant"]
+
+
+def check_trained(name, targets=(), rslora=False, grid=()):
+    """The same logits from the checkpoint, in PEFT, merged, and in the model that trireme merges."""
+    folder = name.replace(" ", "_").lower()
+    run(TRIREME, "train", "--load", folder + "_base", "--finetune", "--lora-rank", 6, "--lora-alpha", 15,
+        *(["--lora-target-modules", *targets] if targets else []), *(["--use-rslora"] if rslora else []), *STEPS, *grid,
+        "--save", "trained")
+    run(TRIREME, "export", "--load", "trained", "--to", "peft", "--dtype", "f32", "--output", "trained_lora")
+    run(TRIREME, "export", "--load", "trained", "--to", "hf", "--dtype", "f32", "--output", "trained_merged")
+    run(TRIREME, "export", "--load", folder + "_base", "--adapter", "trained", "--dtype", "f32", "--output", "trained_same")
+    model = PeftModel.from_pretrained(base_of(folder + "_base"), "trained_lora").eval()
+    theirs, plain = their_logits(model), their_logits(base_of(folder + "_base"))
+    what = f"{name}, trained ({' '.join(targets) or 'all'})"
+    expect(np.abs(theirs - plain).max() > 1e-3, what, "the adapter changes nothing")
+    errors = [expect_near(f"{what}: logits of the {kind}", our_logits(path, apart), theirs)
+              for kind, path, apart in (("checkpoint", "trained", False), ("checkpoint, not merged", "trained", True),
+                                        ("folder of PEFT", "trained_lora", False), ("export", "trained_merged", False))]
+    ours, merged = load_file("trained_merged/model.safetensors"), model.merge_and_unload().state_dict()
+    same = load_file("trained_same/model.safetensors")
+    for key, value in ours.items():
+        expect(torch.equal(value, same[key]), what, key, "is another where the adapter is added to its base")
+        key = "lm_head.weight" if key == "embed_out.weight" else key
+        expect(float((value - merged[key]).abs().max() / value.abs().max()) <= 3e-7, what, key, "merged otherwise")
+    if folder == "llama":  # an adapter of PEFT is trained on
+        run(TRIREME, "train", "--load", "trained_lora", "--finetune", *STEPS, "--save", "further")
+        run(TRIREME, "export", "--load", "further", "--to", "peft", "--output", "further_lora")
+        before, after = (json.load(open(f"{path}_lora/adapter_config.json")) for path in ("trained", "further"))
+        expect(before == after, what, "trained further it is another", before, after)
+    print(f"{what}: logits {max(errors):.0e}", flush=True)
+    for path in ("trained", "trained_lora", "trained_merged", "trained_same", "further", "further_lora"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def check_all_trained():
+    check_trained("Llama", grid=["--tp", 2, "--pp", 3, "--ranks", 6])
+    check_trained("Llama", ["linear_qkv", "linear_proj", "linear_fc1"], rslora=True)
+    check_trained("Qwen2", ["q_proj", "v_proj"])
+    for name in ("GPT-2", "GPT-NeoX", "Gemma 2", "Phi-3"):
+        check_trained(name)
+    run(TRIREME, "train", "--load", "gpt-2_base", "--finetune", "--lora-rank", 2, "--lora-target-modules", "linear_q",
+        *STEPS, "--save", "queries")
+    refused("with --lora-target-modules linear_qkv", TRIREME, "export", "--load", "queries", "--to", "peft", "--output",
+            "never")
+    refused("is an adapter of", TRIREME, "export", "--load", "llama_base", "--adapter", "queries", "--output", "never")
+    refused("is an adapter, and so is", TRIREME, "export", "--load", "queries", "--adapter", "gpt-2_lora", "--output",
+            "never")
+    run(TRIREME, "export", "--load", "queries", "--to", "gguf", "--output", "queries.gguf")
+
+
 # ---- several adapters on one base -------------------------------------------------------------------------
 
 
@@ -322,6 +376,7 @@ def main():
         for name, sizes in {"small": dict(num_hidden_layers=2), "large": dict(num_hidden_layers=5),
                             "wide": dict(hidden_size=128)}.items():
             random_model("Llama", dict(GROUPS, **sizes)).save_pretrained(name)
+        check_all_trained()
         check_several()
         check_refused()
     return 1 if failures else 0
