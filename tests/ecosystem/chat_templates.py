@@ -112,7 +112,7 @@ def prepare(rows, name, *options):
     with open(f"{name}.jsonl", "w") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=name < "m") + "\n")
-    subprocess.run([TRIREME, "prepare-chat", "--input", f"{name}.jsonl", "--output-prefix", name, "--seq-length", "16384",
+    subprocess.run([TRIREME, "prepare-chat", "--input", f"{name}.jsonl", "--output-prefix", name, "--overwrite", "--seq-length", "16384",
                     "--plain", *options], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     return read_set(name), read_set(name + "_loss_mask")
 
