@@ -236,7 +236,7 @@ static Status answer(Chat *chat) {
 
 static Status open_format(Chat *chat, int32_t *end) {
     const Options *o = chat->job->options;
-    const char *where = o->tokenizer_model ? o->tokenizer_model : chat->job->path;
+    const char *where = o->tokenizer_model ? o->tokenizer_model : chat->job->files;
     TRY(chat_format_open(&chat->format, chat->job->tokenizer, where, o->chat_template));
     TRY(chat_worker_open(&chat->worker, &chat->format));
     if (o->system) add_message(chat, "system", o->system, strlen(o->system));

@@ -88,7 +88,8 @@ static Status look_at(ModelJob *job, const ModelSource *source) {
     job->shape = model_source_info(source)->shape;
     job->path =
         strdup(job->options->adapter.count ? model_source_base_path(source) : model_source_path(source));
-    if (!job->path) return fail(ERR_OS, "no memory for a path");
+    job->files = strdup(model_source_files_path(source));
+    if (!job->path || !job->files) return fail(ERR_OS, "no memory for a path");
     TRY(check_grid(&job->shape, job->grid));
     TRY(find_tokenizer(job, source));
     return model_source_ends(source, job->tokenizer, &job->ends);
@@ -110,6 +111,7 @@ void model_job_close(ModelJob *job) {
     tokenizer_close(job->tokenizer);
     token_list_free(&job->ends);
     free(job->path);
+    free(job->files);
     *job = (ModelJob){0};
 }
 

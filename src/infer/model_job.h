@@ -9,7 +9,8 @@ typedef struct {
     const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
     int threads;               // per rank
     Grid grid;
-    char *path; // of the model
+    char *path;  // of the model
+    char *files; // the folder of its chat template: with an adapter that of its base
     ModelShape shape;
     Tokenizer *tokenizer;        // NULL: the folder has none and no option names one
     TokenList ends;              // each of these tokens ends a text (model_source_ends)

@@ -41,6 +41,7 @@ static Status ask_reference(const EvaluateRun *run, Perplexity **scored) {
     Options own = *run->job->options;
     ModelJob job = *run->job;
     own.load = own.dpo_reference, own.ckpt_step = INT_UNSET, own.use_ema = false;
+    own.adapter = (StringList){0}; // it is the model's
     job.options = &own, job.path = (char *)(uintptr_t)own.load;
     TRY(check_reference(run, &own));
     return ask(run, &job, scored);
