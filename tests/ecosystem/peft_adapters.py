@@ -165,7 +165,7 @@ def check(name, kind, sizes, settings, names):
     check_written(name, folder, settings, names, theirs)
     merged = check_merged(name, folder, adapted)
     expect_near(f"{name}: logits of the merged model", our_logits(folder + "_merged"), theirs)
-    print(f"{name}: logits {error:.0e}, merged weights {merged:.0e}", flush=True)
+    print(f"{name}: logits {error:.1e}, merged weights {merged:.1e}", flush=True)
 
 
 # ---- adapters that trireme trained --------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def check_trained(name, targets=(), rslora=False, grid=()):
         run(TRIREME, "export", "--load", "further", "--to", "peft", "--output", "further_lora")
         before, after = (json.load(open(f"{path}_lora/adapter_config.json")) for path in ("trained", "further"))
         expect(before == after, what, "trained further it is another", before, after)
-    print(f"{what}: logits {max(errors):.0e}", flush=True)
+    print(f"{what}: logits {max(errors):.1e}", flush=True)
     for path in ("trained", "trained_lora", "trained_merged", "trained_same", "further", "further_lora"):
         shutil.rmtree(path, ignore_errors=True)
 
