@@ -204,6 +204,17 @@ if check "losses without a reference ask none"; then
             complain "$loss does not fall"
     done
 fi
+if check "a run that leaves samples out, and one that may go back, have all references"; then
+    dpo skipping "${from_base[@]}" --skip-samples 10-29 --rewind-on-spike --rewind-margin 1
+    says skipping "reference model .*: log-probabilities of 90 pairs, computed"
+    dpo skipping --load skipping --train-iters 40 --rewind-on-spike --rewind-margin 1
+    says skipping "iteration +40/"
+    status=0
+    "$trireme" train "${from_base[@]}" --dpo --data-path pairs --seq-length 160 --micro-batch-size 2 --global-batch-size 800 --lr "1e-3" \
+        --rampup-batch-size 8 8 100 --train-samples 100 --split "100,0,0" >refused.log 2>&1 || status=$?
+    [[ $status == 78 ]] || complain "a batch larger than the data: exit $status"
+    grep -q "asked in whole batches of 800 samples, and the run has 180: lower --global-batch-size" refused.log || complain "$(cat refused.log)"
+fi
 if check "bf16, audits, asynchronous saves and the distributed optimizer"; then
     dpo narrow "${from_base[@]}" --bf16 --ranks 4 --pp 2 --use-distributed-optimizer --async-save --audit-interval 4
     says narrow "iteration +24/"

@@ -26,7 +26,7 @@ static int64_t batch_samples(const TrainingRun *run) {
 // A run that may go back after a spike reads what it leaves out later: all.
 static Reads training_reads(const TrainingRun *run) {
     const GptDataset *set = run->batches.train;
-    bool all = run->options->rewind_on_spike && !run->control.skipped.count;
+    bool all = run->options->rewind_on_spike;
     return (Reads){set, SPLIT_TRAIN, all ? 0 : run->control.consumed,
                    all ? gpt_dataset_num_samples(set) : control_consumed_at_end(&run->control)};
 }
@@ -300,6 +300,11 @@ Status references_prepare(TrainingRun *run) {
     if (!options_have_reference(o)) return OK;
     TRY(comm_agree(run->world, references_open(&run->references, run->batches.train, run->batches.valid)));
     run->batches.references = &run->references;
+    if (gpt_dataset_num_samples(run->batches.train) < batch_samples(run))
+        return fail(ERR_CONFIG,
+                    "the reference model is asked in whole batches of %" PRId64
+                    " samples, and the run has %" PRId64 ": lower --global-batch-size",
+                    batch_samples(run), gpt_dataset_num_samples(run->batches.train));
     if (o->save) text_add(&path, "%s/" REFERENCE_FILE, o->save);
     Status status = prepare(run, o->save ? path.data : NULL);
     text_free(&path);
