@@ -39,8 +39,10 @@ Status run_open(TrainingRun *run) {
     TRY(comm_agree(run->world, opened));
     run->control = control_open(o);
     // Other ranks wait while one checkpoint is written and read back, or while as many as --keep-last are verified.
-    double checkpoint_bytes = 12.0 * (double)model_parameters(&run->spec.shape);
-    run->patience = patience_open(o, (2 + o->keep_last) * checkpoint_bytes);
+    int64_t largest, saved;
+    TRY(spec_state_bytes(&run->spec, true, &largest));
+    TRY(spec_state_bytes(&run->spec, o->save_optim, &saved));
+    run->patience = patience_open(o, (2 + o->keep_last) * (double)largest);
     run_set_limit(run, patience_between_steps(&run->patience));
     Status status = run->reporter ? reporter_open(run->reporter, run->job, &run->spec) : OK;
     TRY(comm_agree(run->world, status));
@@ -50,9 +52,7 @@ Status run_open(TrainingRun *run) {
     run_set_limit(run, patience_between_steps(&run->patience));
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     if (!o->dry_run && run->reporter && status == OK) status = spans_open(&run->spans, o, run->job->start_s);
-    if (run->reporter)
-        save_plans_open(run->save_plans, o, run->spans.path,
-                        o->save_optim ? checkpoint_bytes : checkpoint_bytes / 3, clock_s());
+    if (run->reporter) save_plans_open(run->save_plans, o, run->spans.path, (double)saved, clock_s());
     run->sums = run->reporter && run->reporter->metrics && o->metrics_checksum_interval > 0;
     comm_broadcast_host(run->world, &run->sums, sizeof run->sums, 0);
     TRY(comm_agree(run->world, status));

@@ -159,6 +159,8 @@ typedef struct {
     bool moments, muon, ema; // of the optimizer; those of Muon, in place of AdamW's; an average
 } StateKinds;
 Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *bytes);
+// The same for what the optimizer of this run keeps.
+Status spec_state_bytes(const EngineSpec *spec, bool moments, int64_t *bytes);
 // Lists the state of this rank, averages too; with `moments`, those of the optimizer. With `copied`, copies it to the
 // host.   ERR_OS without memory.
 Status engine_state(Engine *engine, bool moments, bool copied, EngineState *state);
@@ -258,6 +260,8 @@ PreferenceRule options_preference(const Options *options);
 // layers of each stage, where they are not divided evenly, and the smaller batches of the run.   ERR_CONFIG when
 // --pipeline-model-parallel-layout does not fit the model.
 int engine_spec_room(const Options *options);
+// Muon as the options describe it; iterations 0 with another optimizer.
+MuonOptions muon_options(const Options *options);
 Status engine_spec(const Options *options, int threads, int vocabulary, int *room, EngineSpec *spec);
 // The same for a run with its data: their vocabulary is read. The caller frees `room`, which is NULL after a failure.
 Status engine_spec_of_run(const Options *options, int threads, EngineSpec *spec, int **room);

@@ -128,11 +128,6 @@ static void add_staging(const Report *r, Text *out) {
         mib(peer_staging_bytes(ranks) + groups_staging_bytes(&first, ALL_ROLES, peer_staging_bytes)));
 }
 
-static Status measure_checkpoint(Report *r) {
-    StateKinds kinds = {true, r->spec->muon.iterations > 0, r->spec->ema_decay > 0};
-    return state_bytes(&r->spec->shape, &kinds, &r->checkpoint_bytes);
-}
-
 static void add_checkpoints(const Report *r, Text *out) {
     double one = (double)r->checkpoint_bytes / 1048576;
     text_add(
@@ -168,7 +163,7 @@ Status memory_add(const EngineSpec *spec, Text *out) {
     Status status = OK;
     for (int pp = 0; status == OK && pp < grid_along(spec->grid, AXIS_PP); pp++)
         status = measure_rank(&report, pp);
-    if (status == OK) status = measure_checkpoint(&report);
+    if (status == OK) status = spec_state_bytes(report.spec, true, &report.checkpoint_bytes);
     if (status == OK) print_report(&report, out);
     text_free(&report.blocks);
     text_free(&report.saved);

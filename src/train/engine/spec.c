@@ -180,7 +180,7 @@ static Status split_layers(const Options *o, int *counts, EngineSpec *spec) {
 
 // ---- the optimizer ----------------------------------------------------------------------------------
 
-static MuonOptions muon_of(const Options *o) {
+MuonOptions muon_options(const Options *o) {
     if (strcmp(o->optimizer, "muon") != 0) return (MuonOptions){0};
     return (MuonOptions){.iterations = o->muon_num_ns_steps,
                          .momentum = o->muon_momentum,
@@ -246,7 +246,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .overlap_gradients = o->overlap_grad_reduce,
         .overlap_weights = o->overlap_param_gather,
         .adam = {o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad},
-        .muon = muon_of(o),
+        .muon = muon_options(o),
         .ema_decay = o->ema_decay,
         .bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size,
         .device = o->device,

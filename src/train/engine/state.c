@@ -146,6 +146,11 @@ Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *by
     return OK;
 }
 
+Status spec_state_bytes(const EngineSpec *spec, bool moments, int64_t *bytes) {
+    StateKinds kinds = {moments, spec->muon.iterations > 0, spec->ema_decay > 0};
+    return state_bytes(&spec->shape, &kinds, bytes);
+}
+
 static Status take_copy(EngineState *state, int64_t elements) {
     if (state->capacity >= elements) return OK;
     free(state->memory);
