@@ -256,6 +256,16 @@ fi
 
 # ---- wrong input -----------------------------------------------------------------------------------------
 refuse() { check "refused with: $2" refused "$@"; }
+small=(--model gpt3-1.3b --gpus 16 --machine dgx-h100 --global-batch-size 64 --tp 1 --pp 1 --mbs 1 --stack trireme)
+if check "a plan knows Muon's time and memory"; then
+    answer adam "${small[@]}" --json
+    answer muon "${small[@]}" --json --optimizer muon
+    answer halves "${small[@]}" --optimizer muon --muon-num-ns-steps 9
+    awk -v a="$(number adam step_s)" -v m="$(number muon step_s)" 'BEGIN { exit !(a > 0 && m > 1.2 * a) }' ||
+        complain "a step takes $(number adam step_s) s, with Muon $(number muon step_s)"
+    says halves "--optimizer muon --muon-num-ns-steps 9"
+fi
+refuse 78 "knows trireme's own Muon alone" "${question[@]}" --optimizer muon
 refuse 78 "did you mean gpt3-175b?" --model gpt3-175 --gpus 8 --machine dgx-a100 --gbs 8
 refuse 64 "did you mean dgx-a100?" --model gpt3-175b --gpus 8 --machine dgx-a10 --gbs 8
 refuse 64 "--machine is required" --model gpt3-175b --gpus 8 --gbs 8

@@ -42,6 +42,9 @@ static void options_memory(int argc, const char **words, int ranks, size_t *most
     "--layers", "4", "--hidden", "32", "--heads", "4", "--seq", "16", "--vocab-size", "300",                 \
         "--tokenizer-type", "NullTokenizer", "--mock-data", "--mbs", "2", "--gbs", "16"
 
+#define MUON                                                                                                 \
+    { .iterations = 5, .momentum = 0.9, .split_qkv = true, .coefficients = "quintic", .extra_scale = 1 }
+
 static void memory_is_exact(void) {
     static const struct {
         ParallelConfig config;
@@ -66,6 +69,17 @@ static void memory_is_exact(void) {
         {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b", .dtype = BF16, .device = "cuda-sim"},
          {"--bf16", "--device", "cuda-sim"},
          3},
+        {{.grid = GRID(2, 1, 1), .chunks = 1, .schedule = "1f1b", .muon = MUON},
+         {"--tp", "2", "--optimizer", "muon"},
+         4},
+        {{.grid = GRID(1, 2, 1),
+          .chunks = 1,
+          .schedule = "1f1b",
+          .dtype = BF16,
+          .zero_stage = 1,
+          .muon = MUON},
+         {"--bf16", "--use-distributed-optimizer", "--optimizer", "muon"},
+         4},
         {{.grid = GRID(2, 1, 2), .chunks = 1, .schedule = "1f1b", .device = "cuda-sim"},
          {"--tp", "2", "--pp", "2", "--device", "cuda-sim"},
          6},

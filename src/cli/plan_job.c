@@ -132,6 +132,7 @@ static void fill_space(PlanJob *job) {
                            .microbatch = or_zero(o->micro_batch_size),
                            .fused_attention = fused_attention(o->attention_backend),
                            .schedule = o->schedule};
+    space->muon = muon_options(o);
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;
     space->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
@@ -213,6 +214,12 @@ static Status config_given(PlanJob *job) {
 
 static Status fill(PlanJob *job) {
     const Options *o = job->options;
+    if (!strcmp(o->optimizer, "muon") && !job->stack.is_trireme)
+        return fail(
+            ERR_CONFIG,
+            "--optimizer muon with --stack %s: a plan knows trireme's own Muon alone: use --stack trireme, or "
+            "leave it out",
+            job->stack.name);
     if (o->global_batch_size == INT_UNSET)
         return fail(ERR_USAGE,
                     "--global-batch-size is required, such as --global-batch-size 1536: the samples "

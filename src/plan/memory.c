@@ -3,6 +3,7 @@
 #include "plan/memory.h"
 #include "layout/layers.h"
 #include <math.h>
+#include <stdlib.h>
 
 // ---- stages --------------------------------------------------------------------------------------
 
@@ -50,6 +51,7 @@ double part_parameters(const ModelShape *m, int tp, ModelPart part) {
 // Bytes of each parameter: weight, gradient and optimizer state.
 typedef struct {
     double weight, gradient, optimizer;
+    double moment; // of `optimizer`: the second moment, which Muon does not keep
 } State;
 
 static State state_of(const CostModel *costs, const ParallelConfig *c) {
@@ -64,7 +66,8 @@ static State state_of(const CostModel *costs, const ParallelConfig *c) {
     gradient = fmax(gradient, 0), cut = fmax(cut, 0);
     return (State){.weight = c->zero_stage >= 3 ? weight / shares : weight,
                    .gradient = c->zero_stage >= 2 ? gradient / shares : gradient,
-                   .optimizer = c->zero_stage >= 1 ? cut / shares : cut};
+                   .optimizer = c->zero_stage >= 1 ? cut / shares : cut,
+                   .moment = c->zero_stage >= 1 ? 4 / shares : 4};
 }
 
 // ---- activations ---------------------------------------------------------------------------------
@@ -142,6 +145,7 @@ typedef struct {
     int stages;
     State state;
     double parameters[NUM_PARTS];
+    double matrices;    // parameters of a layer that Muon steps
     double table;       // parameters of the word table, of which a tied head has a copy
     double kept, again; // bytes of a layer: kept, and while it is recomputed
     double masks;       // of the embedding's dropout, of one microbatch
@@ -174,10 +178,25 @@ static double buffer_bytes(const Sizes *s) {
     return bytes;
 }
 
+// Counts the parameters of a layer that are hidden matrices, each cut over tp.
+static Status count_matrices(const ModelShape *model, int tp, double *parameters) {
+    ModelShape one = *model;
+    WeightSpec *weights;
+    int count;
+    one.layers = 1;
+    TRY(model_weights(&one, &weights, &count));
+    for (int i = 0; i < count; i++)
+        if (weights[i].is_hidden_matrix)
+            *parameters += (double)weights[i].rows * (double)weights[i].cols / tp;
+    free(weights);
+    return OK;
+}
+
 static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model,
                        const ParallelConfig *config) {
     int t = grid_along(config->grid, AXIS_TP);
-    s->costs = costs, s->model = model, s->config = config;
+    s->costs = costs, s->model = model, s->config = config, s->matrices = 0;
+    if (config->muon.iterations) TRY(count_matrices(model, t, &s->matrices));
     s->kind = parallel_config_kind(config), s->spec = parallel_config_schedule(config);
     s->stages = num_stages(config);
     TRY(parallel_config_layers(costs->stack, model, config, s->layers));
@@ -215,7 +234,7 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
     parameters += layers * s->parameters[PART_LAYER];
     need.parameters = parameters * s->state.weight;
     need.gradients = parameters * s->state.gradient;
-    need.optimizer = parameters * s->state.optimizer;
+    need.optimizer = parameters * s->state.optimizer - layers * s->matrices * s->state.moment;
     need.activations = layers * flight * s->kept;
     need.total = need.parameters + need.gradients + need.optimizer + need.activations + need.ends +
                  need.buffers + need.reserve;

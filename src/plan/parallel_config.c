@@ -36,6 +36,7 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .schedule = schedule_kind_default(1)->name,
                             .attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED,
                             .dtype = space->dtype,
+                            .muon = space->muon,
                             .scatter_gather = stack->scatters_messages,
                             .overlap_gradients = stack->overlaps_gradients,
                             .overlap_tensor = stack->overlaps_tensor,

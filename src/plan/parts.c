@@ -17,6 +17,7 @@ typedef struct {
     AttentionKind attention;
     DType dtype;
     int sequence_parallel, overlap_tensor;
+    int muon_iterations, muon_splits; // queries, keys and values apart
     char device[16];
 } Key;
 
@@ -50,6 +51,8 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     key.dtype = c->dtype;
     key.sequence_parallel = c->sequence_parallel;
     key.overlap_tensor = c->overlap_tensor;
+    key.muon_iterations = c->muon.iterations;
+    key.muon_splits = c->muon.split_qkv;
     if (c->device) snprintf(key.device, sizeof key.device, "%s", c->device);
     return key;
 }
@@ -255,6 +258,10 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
         parts->parameters[p] = (double)work->parameters[p];
         weights[p] = weight_seconds(&backward, &parts->backward[p]);
     }
+    Price muon = price_list(costs, config, &work->muon);
+    parts->muon = part_time(costs, &muon, muon.tensor).total;
+    parts->matrix_parameters = (double)work->matrix_parameters;
+    parts->matrices = work->matrices;
     add_context(parts, costs, config, model);
     add_gathered_logits(parts, costs, config, model);
     add_again(parts, costs, config, &work->forward[PART_LAYER]);

@@ -16,6 +16,9 @@ typedef struct {
     double flops[NUM_PARTS];      // of forward, backward and recomputation on this rank, as in OpCount
     double parameters[NUM_PARTS]; // of this rank; a tied table counts for the embedding
     double message_bytes;         // between stages
+    double muon;                  // to make the matrices of a layer orthogonal, all by this rank
+    double matrix_parameters;     // of a layer, on this rank
+    int matrices;
 } Parts;
 
 // Returns the parts in the cache, and makes them when they are not there. `parts` is valid until the next call.

@@ -39,6 +39,7 @@ typedef struct {
     // The kind of GPU device on which trireme's own step is recorded and measured; NULL: operations as all programs
     // have them, and memory as on a CPU. Borrowed from the stack.
     const char *device;
+    MuonOptions muon; // trireme's Muon steps the hidden matrices; iterations 0: AdamW steps all parameters
 } ParallelConfig;
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
@@ -73,6 +74,11 @@ typedef struct {
     int64_t parameters[NUM_PARTS];
     int tensors[NUM_PARTS];
     double stage_message_bytes; // b s h elements, before any scattering
+    // Of a step of Muon on a layer: the products that make its matrices orthogonal, and the gathers over tp before;
+    // the matrices' number, and their parameters on a tp rank.
+    WorkList muon;
+    int matrices;
+    int64_t matrix_parameters;
 } Work;
 
 // Records the trainer's step of a pipeline with three stages (embedding, one layer, head) on the null device, with t,
@@ -197,6 +203,7 @@ typedef struct {
     const char *schedule;
     int recompute; // a Recompute; -1: not chosen
     DType dtype;
+    MuonOptions muon; // see ParallelConfig
 } SearchSpace;
 
 // Returns a configuration of one device with attention, overlaps and messages as the stack does them, unless the

@@ -202,6 +202,37 @@ static double optimizer_seconds(const CostModel *costs, const ParallelConfig *co
     return parameters * bytes / (costs->machine->memory_gbs * 1e9 * c->stream_efficiency);
 }
 
+// ---- Muon -------------------------------------------------------------------------------------------
+
+// The most layers of a rank.
+static double most_layers(const Stages *s) {
+    double most = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        double layers = 0;
+        for (int chunk = 0; chunk < s->chunks; chunk++)
+            layers += part_count(s, stage_at(s, rank, chunk), PART_LAYER);
+        most = fmax(most, layers);
+    }
+    return most;
+}
+
+// Each replica makes some of a rank's matrices orthogonal. The momentum and the step itself cost what AdamW's do.
+static double muon_seconds(const ParallelConfig *config, const Stages *s) {
+    double layers = most_layers(s), matrices = layers * s->parts->matrices;
+    if (!(matrices > 0)) return 0;
+    return layers * s->parts->muon * ceil(matrices / grid_count(config->grid, ROLE_REPLICAS)) / matrices;
+}
+
+// The replicas exchange updates and results in fp32 after the backward: results are all-reduced; with a distributed
+// optimizer updates are gathered and results scattered.
+static double muon_exchange_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s) {
+    double bytes = 4 * most_layers(s) * s->parts->matrix_parameters;
+    if (grid_count(config->grid, ROLE_REPLICAS) == 1 || !(bytes > 0)) return 0;
+    if (!config->zero_stage) return over_replicas(costs, config, s, COMM_ALL_REDUCE, bytes);
+    return over_replicas(costs, config, s, COMM_ALL_GATHER, bytes) +
+           over_replicas(costs, config, s, COMM_REDUCE_SCATTER, bytes);
+}
+
 // ---- the whole step -----------------------------------------------------------------------------------
 
 // The rank that computes longest.
@@ -241,7 +272,8 @@ static void end_step(const CostModel *costs, const ModelShape *model, const Para
                      const Stages *s, Breakdown *parts) {
     double parameters = most_parameters(s, model);
     parts->data = reduction_seconds(costs, config, s, parameters) + table_seconds(costs, model, config, s);
-    parts->optimizer = optimizer_seconds(costs, config, parameters);
+    parts->data += muon_exchange_seconds(costs, config, s);
+    parts->optimizer = optimizer_seconds(costs, config, parameters) + muon_seconds(config, s);
     parts->other = host_seconds(costs, config);
 }
 

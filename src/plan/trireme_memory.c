@@ -28,6 +28,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .shard_optimizer = c->zero_stage > 0,
                         .overlap_gradients = c->overlap_gradients,
                         .adam = {0.9, 0.999, 1e-8, 1.0},
+                        .muon = c->muon,
                         .bucket_elements = 40000000,
                         .device = device      ? device
                                   : c->device ? "reference"

@@ -39,6 +39,7 @@ void work_free(Work *work) {
         free(work->forward[part].items);
         free(work->backward[part].items);
     }
+    free(work->muon.items);
     *work = (Work){0};
 }
 
@@ -50,8 +51,14 @@ static void note(Recorder *r, const Instr *at, WorkItem item) {
     if (!add_item(&lists[r->part], item)) r->incomplete = true;
 }
 
+// Outside of instructions a step has products of matrices in Muon alone, and its gathers over tp.
+static void note_muon(Recorder *r, WorkItem item) {
+    if (!add_item(&r->work->muon, item)) r->incomplete = true;
+}
+
 static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
     Recorder *r = self;
+    if (!at && op == OP_MATMUL && r->part == PART_LAYER) note_muon(r, work_item(op, args, one, r->unfused));
     if (!at) return;
     note(r, at, work_item(op, args, one, r->unfused));
     if (op == OP_LOSS_FINISH || op == OP_LOSS_WHOLE) r->past_loss = true;
@@ -70,13 +77,20 @@ static double whole_bytes(const Comm *group, CommOp op, size_t bytes) {
 }
 
 static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes) {
-    if (!at || comm_size(group) == 1) return;
-    note(self, at,
-         (WorkItem){.kind = WORK_COLLECTIVE,
-                    .op = (uint8_t)op,
-                    .role = (uint8_t)role_of(group),
-                    .dtype = (uint8_t)dtype,
-                    .bytes = whole_bytes(group, op, bytes)});
+    Recorder *r = self;
+    if (comm_size(group) == 1) return;
+    bool of_muon = r->work->matrices && r->part == PART_LAYER;
+    bool gathers = of_muon && op == COMM_ALL_GATHER && role_of(group) == ROLE_TENSOR;
+    if (!at && !gathers) return;
+    WorkItem item = {.kind = WORK_COLLECTIVE,
+                     .op = (uint8_t)op,
+                     .role = (uint8_t)role_of(group),
+                     .dtype = (uint8_t)dtype,
+                     .bytes = whole_bytes(group, op, bytes)};
+    if (at)
+        note(r, at, item);
+    else
+        note_muon(r, item);
 }
 
 static void on_opened(void *self, const Params *params) {
@@ -86,6 +100,9 @@ static void on_opened(void *self, const Params *params) {
         if (p->spec.stage != (int)r->part || p->spec.tied_to) continue;
         r->work->parameters[r->part] += param_local_count(p);
         r->work->tensors[r->part]++;
+        if (p->place.reduction != REDUCTION_MATRIX) continue;
+        r->work->matrices++;
+        r->work->matrix_parameters += param_local_count(p);
     }
 }
 
@@ -145,6 +162,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .num_chunks = 1,
                         .num_microbatches = 1,
                         .adam = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
+                        .muon = c->muon,
                         .bucket_elements = INT64_MAX / 2,
                         .device = device ? device : "reference",
                         .threads = 1};

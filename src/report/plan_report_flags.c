@@ -196,6 +196,8 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     add_recompute(to, c->recompute);
     put(to, "--attention-backend %s", c->attention == ATTENTION_UNFUSED ? "unfused" : "flash");
     if (c->zero_stage) put(to, "--use-distributed-optimizer");
+    if (c->muon.iterations) put(to, "--optimizer muon");
+    if (c->muon.iterations) put(to, "--muon-num-ns-steps %d", c->muon.iterations);
     if (c->overlap_gradients) put(to, "--overlap-grad-reduce");
     if (grid_along(c->grid, AXIS_PP) > 1 && !c->scatter_gather)
         put(to, "--no-scatter-gather-tensors-in-pipeline");
