@@ -163,11 +163,49 @@ if check "options of train win over what it chooses"; then
     says given "--train-iters 7"
     [[ $(grep -o -e "--seq-length [0-9]*" given.log | sort -u) == "--seq-length 64" ]] || complain "$(cat given.log)"
 fi
+if check "adapters are one option, and are written alone and merged"; then
+    tune adapters model chats.jsonl --save adapters --lora-rank 4 --lr 3e-2
+    better adapters
+    says adapters "adapters (LoRA) in "
+    for file in adapters/adapter/adapter_config.json adapters/hf/model.safetensors adapters/model.gguf; do
+        [[ -s $file ]] || complain "there is no $file"
+    done
+    held_out=$(sed -n 's/.*--split \([0-9,]*\).*/\1/p' adapters.log)
+    # nats OPTION...: of the held-out answers.
+    nats() {
+        "$trireme" evaluate --sft --data-path adapters/data --split "$held_out" "$@" 2>&1 | sed -n 's/nats.token \([0-9.]*\).*/\1/p'
+    }
+    awk -v adapter="$(nats --load model --adapter adapters/adapter)" -v merged="$(nats --load adapters/hf)" \
+        'BEGIN { d = adapter - merged; exit !(adapter + 0 > 0 && d < 0.02 && d > -0.02) }' ||
+        complain "$(nats --load model --adapter adapters/adapter) with the adapter, $(nats --load adapters/hf) merged"
+fi
+wide() { # 3 million parameters
+    train wide "${no_evaluation[@]}" --train-iters 1 --hidden-size 256 --seq-length 2048 --global-batch-size 1 --save wide
+    long=$(printf 'words %.0s' $(seq 1900))
+    { cat chats.jsonl; echo "{\"prompt\": \"q\", \"completion\": \"$long\"}"; } >longer.jsonl
+}
+# chooses GB WORDS...: with so much memory.
+chooses() {
+    local memory=$1 words
+    shift
+    rm -rf chosen
+    tune "chosen" wide chats.jsonl --chat-template alpaca --save chosen --dry-run --memory-gb "$memory" --ranks 1
+    for words; do says chosen "$words"; done
+}
+# Full fine-tuning with GB of memory.
+in_full() { echo wide longer.jsonl --chat-template alpaca --save none --lora-rank 0 --ranks 1 --memory-gb "$1"; }
 if check "where memory is short it takes less, and says what would fit where nothing does"; then
-    tune small model chats.jsonl --save small --dry-run --memory-gb 0.165
-    says small "allowed"
-    refused 69 "not enough memory: full fine-tuning" model chats.jsonl --save none --memory-gb 0.1605
-    refused 69 "would fit" model chats.jsonl --save none --memory-gb 0.1605
+    need wide
+    chooses 1 "  full fine-tuning in "
+    chooses 0.206 "  adapters (LoRA) in " "--lora-rank 16"
+    refused 69 "not enough memory: adapters (LoRA), activations recomputed of wide" wide chats.jsonl --chat-template alpaca \
+        --save none --memory-gb 0.165
+    refused 69 "a model of about " wide chats.jsonl --chat-template alpaca --save none --memory-gb 0.165
+    # shellcheck disable=SC2046 # words
+    refused 69 "would fit" $(in_full 0.001)
+    least=$(sed -n 's/.*takes \([0-9.]*\) GiB at the least.*/\1/p' refused.log)
+    # shellcheck disable=SC2046
+    refused 69 " with --too-long truncate (or drop) would fit" $(in_full "$(awk "BEGIN { print $least * 1.0737 - 0.012 }")")
 fi
 
 # ---- what is refused -----------------------------------------------------------------------------------------

@@ -385,8 +385,9 @@ static Status export_as(const Finetune *f, const char *to, const char *name, con
 }
 
 // llama.cpp does not know every family.
-static Status export_all(const Finetune *f) {
+static Status export_all(const Finetune *f, bool adapters) {
     do_not_stop_on_signals();
+    if (adapters) TRY(export_as(f, "peft", "adapter", NULL));
     TRY(export_as(f, "hf", "hf", NULL));
     Status status = export_as(f, "gguf", "model.gguf", f->options->dtype ? f->options->dtype : "f16");
     if (status != ERR_UNAVAILABLE) return status;
@@ -398,8 +399,11 @@ static void print_end(const Finetune *f) {
     char gguf[4096];
     snprintf(gguf, sizeof gguf, "%.3000s/model.gguf", f->folder);
     bool has_gguf = file_exists(gguf);
+    char adapter[4096];
+    snprintf(adapter, sizeof adapter, "%.3000s/adapter", f->folder);
     printf("the model is in\n  %s/hf            for transformers, vLLM and trireme\n", f->folder);
     if (has_gguf) printf("  %s    for llama.cpp, Ollama, LM Studio\n", gguf);
+    if (file_exists(adapter)) printf("  %s    the adapter alone, for PEFT\n", adapter);
     printf("try it:\n  trireme generate --load %s/hf%s --prompt \"...\"\n", f->folder,
            f->conversations ? " --chat" : "");
     if (has_gguf) printf("  llama-cli -m %s\n", gguf);
@@ -429,7 +433,7 @@ static Status run(Finetune *f, const Options *train) {
     if (!samples && newest_step(f) < end) return unfinished(f, end);
     if (holds_out(train) && isnan(f->after)) TRY(interrupted(f, evaluate(f, train, path, &f->after), end));
     if (!isnan(f->after)) print_loss(f, "after", f->after);
-    TRY(export_all(f));
+    TRY(export_all(f, train->lora_rank > 0));
     print_end(f);
     return OK;
 }

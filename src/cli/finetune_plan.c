@@ -55,34 +55,50 @@ int finetune_seq_length(const Finetune *f) {
 typedef struct {
     int seq_length, global_batch, epochs;
     int64_t steps;
-    double parameters, lr;
+    double parameters;
     bool bf16;
 } Choice;
 
-// One way to fit into memory. The rows are tried in this order.
+// One way to fit into memory. The rows are tried in this order, those that the user's options allow.
 typedef struct {
-    const char *what, *words;
+    const char *what;
+    bool adapters, recomputes;
 } Rung;
 
 static const Rung rungs[] = {
-    {"full fine-tuning", ""},
-    {"full fine-tuning, activations recomputed", "--recompute-granularity full --recompute-method uniform"},
+    {"full fine-tuning", false, false},
+    {"full fine-tuning, activations recomputed", false, true},
+    {"adapters (LoRA)", true, false},
+    {"adapters (LoRA), activations recomputed", true, true},
 };
 enum { NUM_RUNGS = sizeof rungs / sizeof *rungs };
+
+static bool is_allowed(const Rung *rung, const Options *o) {
+    if (options_given(o, "lora_rank") && rung->adapters != (o->lora_rank > 0)) return false;
+    if (o->dpo && rung->adapters && !options_given(o, "lora_rank")) return false;
+    return !(rung->recomputes && o->recompute_granularity);
+}
+
+// Returns the first rung that is allowed from `from` on; NUM_RUNGS: there is none.
+static int next_rung(int from, const Options *o) {
+    while (from < NUM_RUNGS && !is_allowed(&rungs[from], o)) from++;
+    return from;
+}
 
 typedef struct {
     int rung, ranks, micro_batch;
     double bytes; // of all ranks
 } Setting;
 
-// Smaller models learn with larger steps. The rates are those of published fine-tunings of about these sizes.
-static double usual_rate(double parameters) {
+// Smaller models learn with larger steps. The rates are those of published fine-tunings of about these sizes. Adapters
+// want ten times as much (Schulman 2025, "LoRA without regret").
+static double usual_rate(double parameters, bool adapters) {
     static const struct {
         double most, lr;
     } rates[] = {{2e7, 1e-3}, {2e8, 1e-4}, {8e8, 5e-5}, {4e9, 2e-5}, {INFINITY, 1e-5}};
     int i = 0;
     while (parameters > rates[i].most) i++;
-    return rates[i].lr;
+    return adapters ? fmin(10 * rates[i].lr, 2e-3) : rates[i].lr;
 }
 
 static int usual_epochs(const Finetune *f) {
@@ -107,7 +123,6 @@ static Choice choose(const Finetune *f) {
     Choice c = {.seq_length = finetune_seq_length(f), .parameters = (double)model_parameters(&f->shape)};
     c.epochs = o->epochs != INT_UNSET ? o->epochs : usual_epochs(f);
     c.global_batch = o->global_batch_size != INT_UNSET ? o->global_batch_size : usual_batch(f, c.seq_length);
-    c.lr = isnan(o->lr) ? usual_rate(c.parameters) : o->lr;
     c.bf16 = o->bf16 || (!o->fp16 && has_bf16_units(o->device));
     c.steps = (c.epochs * f->samples + c.global_batch - 1) / c.global_batch;
     if (o->train_iters != INT_UNSET) c.steps = o->train_iters;
@@ -140,14 +155,19 @@ static void add_data(const Finetune *f, const Choice *c, CommandWords *words) {
     decide_value(words, o, "seq_length", "--seq-length %d", c->seq_length);
 }
 
-static void add_length(const Finetune *f, const Choice *c, CommandWords *words) {
+static double rate_of(const Finetune *f, const Choice *c, const Setting *s) {
+    return isnan(f->options->lr) ? usual_rate(c->parameters, rungs[s->rung].adapters) : f->options->lr;
+}
+
+static void add_length(const Finetune *f, const Choice *c, const Setting *s, CommandWords *words) {
     const Options *o = f->options;
+    double lr = rate_of(f, c, s);
     int64_t warmup = at_most(c->steps / 20 + 1, MAX_WARMUP), per_epoch = f->samples / c->global_batch;
     if (o->train_samples == INT_UNSET)
         decide_value(words, o, "train_iters", "--train-iters %" PRId64, c->steps);
-    decide_value(words, o, "lr", "--lr %g", c->lr);
+    decide_value(words, o, "lr", "--lr %g", lr);
     decide(words, o, "lr_decay_style", "--lr-decay-style cosine");
-    decide_value(words, o, "min_lr", "--min-lr %g", c->lr / 10);
+    decide_value(words, o, "min_lr", "--min-lr %g", lr / 10);
     if (!options_given(o, "lr_warmup_fraction") && !options_given(o, "lr_warmup_samples") &&
         o->train_samples == INT_UNSET)
         decide_value(words, o, "lr_warmup_iters", "--lr-warmup-iters %" PRId64, warmup);
@@ -166,7 +186,10 @@ static void add_setting(const Finetune *f, const Choice *c, const Setting *s, Co
         decide_value(words, o, "ranks", "--ranks %d", s->ranks);
         decide(words, o, "use_distributed_optimizer", "--use-distributed-optimizer");
     }
-    words_split(words, rungs[s->rung].words);
+    if (rungs[s->rung].adapters && !options_given(o, "lora_rank"))
+        words_split(words, "--lora-rank 16 --lora-alpha 32");
+    if (rungs[s->rung].recomputes)
+        words_split(words, "--recompute-granularity full --recompute-method uniform");
 }
 
 // The command without --load.
@@ -176,7 +199,7 @@ static void command(const Finetune *f, const Choice *c, const Setting *s, Comman
     words_add(words, "train");
     add_data(f, c, words);
     add_setting(f, c, s, words);
-    add_length(f, c, words);
+    add_length(f, c, s, words);
     words_add(words, "--save");
     words_add(words, "%s/checkpoints", f->folder);
     decide(words, o, "save_interval", "--save-interval auto");
@@ -263,8 +286,8 @@ static bool lower(const Finetune *f, const Choice *c, Setting *s) {
     }
     if (may_choose_ranks(o) && s->ranks > 1) {
         s->ranks /= 2;
-    } else if (s->rung + 1 < NUM_RUNGS && !o->recompute_granularity) {
-        s->rung++;
+    } else if (next_rung(s->rung + 1, o) < NUM_RUNGS) {
+        s->rung = next_rung(s->rung + 1, o);
         s->ranks = first_ranks(f, c);
     } else {
         return false;
@@ -275,7 +298,7 @@ static bool lower(const Finetune *f, const Choice *c, Setting *s) {
 
 // Finds the first setting that fits; `least` is the one of all that takes least.
 static Status find_setting(const Finetune *f, const Choice *c, double room, Setting *s, Setting *least) {
-    *s = (Setting){.ranks = first_ranks(f, c)};
+    *s = (Setting){.rung = next_rung(0, f->options), .ranks = first_ranks(f, c)};
     s->micro_batch = first_micro_batch(f, c, s->ranks);
     least->bytes = INFINITY;
     do {
@@ -319,10 +342,11 @@ static Status no_room(const Finetune *f, const Choice *c, const Setting *least, 
 
 // ---- the disk -------------------------------------------------------------------------------------------
 
-// Two checkpoints with moments, one of which is being written, and both exports.
-static Status check_disk(const Finetune *f, const Choice *c) {
+// Two checkpoints with moments, one of which is being written, and both exports. Those of adapters are small.
+static Status check_disk(const Finetune *f, const Choice *c, const Setting *s) {
     int64_t room;
-    double need = c->parameters * (2 * 12 + 4 + 4) * 1.1 + 1e6;
+    int checkpoints = rungs[s->rung].adapters ? 2 : 2 * 12;
+    double need = c->parameters * (checkpoints + 4 + 4) * 1.1 + 1e6;
     TRY(folder_room(f->folder, &room));
     if ((double)room >= need) return OK;
     return fail(
@@ -357,7 +381,7 @@ static void explain(Finetune *f, const Choice *c, const Setting *s, double room)
     text_add(out, "  %" PRId64 " step%s", c->steps, plural(c->steps));
     if (o->train_iters == INT_UNSET && o->train_samples == INT_UNSET)
         text_add(out, ": %d epoch%s of %" PRId64 " sequences", c->epochs, plural(c->epochs), f->samples);
-    text_add(out, ", learning rate %g%s\n", c->lr,
+    text_add(out, ", learning rate %g%s\n", rate_of(f, c, s),
              isnan(o->lr) ? " by the model's size, falling to a tenth (--lr)" : "");
 }
 
@@ -365,10 +389,10 @@ Status finetune_plan(Finetune *f) {
     Choice c = choose(f);
     Setting setting, least;
     double room = isnan(f->options->memory_gb) ? (double)memory_room("") : 1e9 * f->options->memory_gb;
-    TRY(check_disk(f, &c));
     Status status = find_setting(f, &c, room, &setting, &least);
     if (status == ERR_UNAVAILABLE && least.bytes < INFINITY) return no_room(f, &c, &least, room);
     TRY(status);
+    TRY(check_disk(f, &c, &setting));
     command(f, &c, &setting, &f->train);
     explain(f, &c, &setting, room);
     return OK;
