@@ -264,6 +264,19 @@ static void only_regular_files_are_opened(void) {
     close(fd);
 }
 
+// Git LFS leaves a small text in the place of a file that was not downloaded.
+static void pointers_are_told(void) {
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n";
+    const char *path = harness_path("pointed");
+    int64_t bytes = 0;
+    int fd = -1;
+    EXPECT_OK(file_write(path, pointer, strlen(pointer)));
+    EXPECT(
+        file_open_regular(path, &fd, &bytes) == ERR_DATA && fd == -1 &&
+            strstr(fail_message(), ": a pointer of Git LFS, of 63 bytes: the file itself was not downloaded"),
+        "%s", fail_message());
+}
+
 // What a killed process has left goes with the next write; what belongs to others stays.
 static void leftovers_are_removed(void) {
     char others[3][4096], path[3000];
@@ -297,6 +310,7 @@ int main(int argc, char **argv) {
                        {"lists_are_sorted_and_whole", lists_are_sorted_and_whole},
                        {"room_is_what_the_file_system_has", room_is_what_the_file_system_has},
                        {"reads_are_exact", reads_are_exact},
+                       {"pointers_are_told", pointers_are_told},
                        {"leftovers_are_removed", leftovers_are_removed},
                        {"only_regular_files_are_opened", only_regular_files_are_opened},
                        {0}},

@@ -145,13 +145,33 @@ Status standard_files_open(void) {
 // ---- reading ------------------------------------------------------------------------------------
 
 // O_NONBLOCK lets the opening of a pipe return, and means nothing to a regular file.
+// Git LFS leaves such a file in the place of a large one that was not downloaded.
+static bool is_pointer(int fd, int64_t size) {
+    static const char START[] = "version https://git-lfs.github.com/spec/";
+    enum { LONGEST_POINTER = 1024, START_BYTES = sizeof START - 1 };
+    char start[START_BYTES];
+    if (size < START_BYTES || size > LONGEST_POINTER) return false;
+    return pread(fd, start, START_BYTES, 0) == START_BYTES && !memcmp(start, START, START_BYTES);
+}
+
+static Status check_no_pointer(const char *path, int *fd, int64_t size) {
+    if (!is_pointer(*fd, size)) return OK;
+    call_close(*fd);
+    *fd = -1;
+    return fail(
+        ERR_DATA,
+        "%s: a pointer of Git LFS, of %lld bytes: the file itself was not downloaded; get it by `git lfs "
+        "pull` in its folder, or download it by another way",
+        path, (long long)size);
+}
+
 Status file_open_regular(const char *path, int *fd, int64_t *size) {
     struct stat st = {0};
     *fd = call_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
     if (*fd < 0) return fail(errno_status(), "%s: %s", path, strerror(errno));
     if (fstat(*fd, &st) == 0 && S_ISREG(st.st_mode)) {
         *size = st.st_size;
-        return OK;
+        return check_no_pointer(path, fd, st.st_size);
     }
     call_close(*fd);
     *fd = -1;

@@ -62,7 +62,8 @@ Status file_write(const char *path, const void *data, size_t size);
 bool file_exists(const char *path);
 
 // Opens a regular file for reading and refuses everything else: opening a pipe without a writer would block forever.
-// Fails with ERR_NO_INPUT and `path` in the message.
+// Fails with ERR_NO_INPUT and `path` in the message; with ERR_DATA for a pointer of Git LFS, which lies in the place of
+// a file that was not downloaded.
 Status file_open_regular(const char *path, int *fd, int64_t *size);
 // Reads exactly `size` bytes at `offset` of an open file. Fails with ERR_DATA when the file ends earlier; `path` is for
 // messages.

@@ -18,6 +18,8 @@ typedef struct {
     uint64_t room; // capacity of file->strings
 } Cursor;
 
+#define CUT ": it is cut, as by a download that did not end: download it again"
+
 static Status bad(const Cursor *c, const char *what) {
     return fail(ERR_DATA, "%s: byte %zu: %s", c->file->path, c->at, what);
 }
@@ -25,7 +27,7 @@ static Status bad(const Cursor *c, const char *what) {
 static uint64_t left(const Cursor *c) { return c->file->size - c->at; }
 
 static Status take(Cursor *c, uint64_t size, const char **data) {
-    if (size > left(c)) return bad(c, "the file ends inside the header");
+    if (size > left(c)) return bad(c, "the file ends inside the header" CUT);
     *data = c->file->map + c->at;
     c->at += size;
     return OK;
@@ -204,7 +206,7 @@ static Status take_tensor(Cursor *c, GgufTensor *tensor, int64_t *end) {
     tensor->offset = *end;
     tensor->bytes = ggml_type_bytes(tensor->type, elements);
     // Only padding may follow the last byte, so the sum stays near the size of the file.
-    if (*end > size || tensor->bytes > size - *end) return bad(c, "a tensor passes the end of the file");
+    if (*end > size || tensor->bytes > size - *end) return bad(c, "a tensor passes the end of the file" CUT);
     *end = (int64_t)aligned(c, (uint64_t)(*end + tensor->bytes));
     return OK;
 }
@@ -237,8 +239,8 @@ static Status take_tensors(Cursor *c) {
     uint64_t start = aligned(c, c->at), size = file->size;
     if (!file->num_tensors) start = size < start ? size : start;
     if (size < start + (uint64_t)last || size > start + (uint64_t)end)
-        return fail(ERR_DATA, "%s: %zu bytes instead of %" PRIu64, file->path, file->size,
-                    start + (uint64_t)end);
+        return fail(ERR_DATA, "%s: %zu bytes instead of %" PRIu64 "%s", file->path, file->size,
+                    start + (uint64_t)end, size < start + (uint64_t)last ? CUT : "");
     for (int64_t i = 0; i < file->num_tensors; i++) file->tensors[i].offset += (int64_t)start;
     return OK;
 }

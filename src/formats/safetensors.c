@@ -41,8 +41,11 @@ static Status parse_offsets(const Safetensors *file, const Json *offsets, SafeTe
     if (!offsets || offsets->type != JSON_ARRAY || offsets->count != 2 ||
         !json_int(&offsets->items[0], &begin) || !json_int(&offsets->items[1], &end))
         return wrong(file, tensor, "\"data_offsets\" are to be two integers");
-    if (begin < 0 || end < begin || end > file->file_bytes - file->header_bytes)
-        return wrong(file, tensor, "its data are not within the file");
+    if (begin < 0 || end < begin) return wrong(file, tensor, "its data are not within the file");
+    if (end > file->file_bytes - file->header_bytes)
+        return wrong(file, tensor,
+                     "its data end behind the end of the file, which is cut, as by a download that did not "
+                     "end: download it again");
     if (end - begin != tensor->bytes) return wrong(file, tensor, "its shape and type do not fit its data");
     tensor->offset = file->header_bytes + begin;
     return OK;
@@ -152,7 +155,9 @@ static Status read_size(Safetensors *file, size_t *size) {
     for (int i = SAFETENSORS_SIZE_BYTES - 1; i >= 0; i--) header = header << 8 | bytes[i];
     if (header > SAFETENSORS_MAX_HEADER || (int64_t)header > file->file_bytes - SAFETENSORS_SIZE_BYTES)
         return fail(
-            ERR_DATA, "%s: byte 0: a header of %llu bytes; at most %d are allowed, and the file has %lld",
+            ERR_DATA,
+            "%s: byte 0: a header of %llu bytes; at most %d are allowed, and the file has %lld: it is "
+            "no safetensors file, or cut, as by a download that did not end",
             file->path, (unsigned long long)header, SAFETENSORS_MAX_HEADER, (long long)file->file_bytes);
     *size = (size_t)header;
     file->header_bytes = SAFETENSORS_SIZE_BYTES + (int64_t)header;
