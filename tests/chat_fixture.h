@@ -10,9 +10,11 @@ static const char MARKED[] =
     "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
     "{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-static const char UNMARKED[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-                               "{{ m.content }}<|im_end|>{{ '\\n' }}{% endfor %}"
-                               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+// No built-in template writes the same text, because of the message "first answer".
+static const char UNMARKED[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ 'x' if m.content == 'first answer' else m.content }}<|im_end|>{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 // ---- a model's folder -----------------------------------------------------------------------------------------
 

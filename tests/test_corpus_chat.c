@@ -219,7 +219,7 @@ static void templates_have_to_suit(void) {
     small.job.template = "chatlm";
     expect_refused(&small, ERR_NO_INPUT,
                    "--chat-template chatlm: there is no such file, and no template of this name; built "
-                   "in are chatml, llama3, mistral, gemma, phi3, zephyr, alpaca");
+                   "in are chatml, qwen3, llama3, mistral, mistral3, gemma, phi3, zephyr, alpaca");
     small.job.template = NULL;
     make_folder("{% for m in messages %}{{ m.name.first }}{% endfor %}");
     expect_refused(&small, ERR_DATA, "chats.jsonl:1: ");

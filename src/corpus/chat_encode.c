@@ -5,7 +5,7 @@
 #include <string.h>
 
 Status chat_worker_open(ChatWorker *w, const ChatFormat *format) {
-    *w = (ChatWorker){.format = format};
+    *w = (ChatWorker){.format = format, .template = format->template};
     return encoder_open(&w->encoder, format->tokenizer);
 }
 
@@ -43,7 +43,7 @@ static Status render(ChatWorker *w, const Conversation *c, size_t count, bool pr
         strings[i] = string_of(TOKENS[i].text);
         variables[number++] = (JinjaVariable){TOKENS[i].name, &strings[i]};
     }
-    Status status = jinja_render(w->format->template, variables, number, w->format->now, out);
+    Status status = jinja_render(w->template, variables, number, w->format->now, out);
     w->steps += out->steps;
     return status;
 }
@@ -217,15 +217,34 @@ static Status encode_and_mask(ChatWorker *w, bool trims, TokenList *tokens, Toke
     return OK;
 }
 
+static bool same_text(const Text *a, const Text *b) {
+    return a->size == b->size && (!a->size || !memcmp(a->data, b->data, a->size));
+}
+
+// Renders the conversation, where it is possible with marks of the answers.
+static Status render_whole(ChatWorker *w, const Conversation *c, bool *marks) {
+    const ChatFormat *format = w->format;
+    w->template = format->template;
+    *marks = jinja_marks_generation(format->template);
+    TRY(render(w, c, c->messages->count, false, &w->whole));
+    if (*marks || !format->marked || c->tools) return OK;
+    w->template = format->marked;
+    Status status = render(w, c, c->messages->count, false, &w->part);
+    *marks = status == OK && same_text(&w->whole.text, &w->part.text);
+    JinjaOutput whole = w->whole;
+    if (*marks) w->whole = w->part, w->part = whole;
+    if (!*marks) w->template = format->template;
+    return status == ERR_DATA ? OK : status; // it does not write such a conversation
+}
+
 static Status encode_conversation(ChatWorker *w, const Conversation *c, TokenList *tokens, TokenList *mask) {
-    const JinjaTemplate *template = w->format->template;
-    bool marks = jinja_marks_generation(template);
-    if (c->tools && !jinja_reads(template, "tools"))
+    bool marks = false;
+    if (c->tools && !jinja_reads(w->format->template, "tools"))
         return fail(ERR_DATA,
                     "the conversation has tools, which the template does not write: name one that does, or "
                     "remove \"tools\"");
     w->steps = 0;
-    TRY(render(w, c, c->messages->count, false, &w->whole));
+    TRY(render_whole(w, c, &marks));
     TRY(marks ? leave_out(w, c) : find_answers(w, c));
     if (!w->whole.num_spans)
         return fail(ERR_DATA, "the template writes no text for the answers of this conversation");
@@ -263,11 +282,43 @@ Status chat_encode_pair(ChatWorker *w, const Json *line, TokenList *tokens, Toke
     return status;
 }
 
+// ---- a built-in template in the place of one that marks nothing ---------------------------------------------------
+
+// Whether the template writes the conversation as the format's own.
+static Status try_marked(ChatFormat *f, ChatWorker *w, const ChatTemplate *built_in, const Conversation *c,
+                         bool *suits) {
+    TRY(jinja_parse(&f->marked, built_in->source, strlen(built_in->source), built_in->name));
+    Status status = render_whole(w, c, suits);
+    if (*suits) return status;
+    jinja_free(f->marked);
+    f->marked = NULL;
+    return status;
+}
+
+Status chat_find_marked(ChatFormat *f) {
+    static const char LINE[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"first question\"}, "
+                               "{\"role\": \"assistant\", \"content\": \"first answer\"}, "
+                               "{\"role\": \"user\", \"content\": \"second question\"}, "
+                               "{\"role\": \"assistant\", \"content\": \"second answer\"}]}";
+    ChatWorker w = {.format = f};
+    Json *line;
+    bool suits = jinja_marks_generation(f->template);
+    TRY(json_parse(&line, LINE, strlen(LINE), "a conversation"));
+    Conversation c = {.messages = json_member(line, "messages")};
+    Status status = OK;
+    for (int i = 0; i < num_chat_templates && !suits && status == OK; i++)
+        status = try_marked(f, &w, &chat_templates[i], &c, &suits);
+    json_free(line);
+    chat_worker_close(&w);
+    return status == ERR_DATA ? OK : status; // the model's template refuses the conversation
+}
+
 // ---- for a model that answers ---------------------------------------------------------------------------------------
 
 Status chat_prompt(ChatWorker *w, const Json *messages, TokenList *tokens) {
     Conversation c = {.messages = messages};
     w->steps = 0;
+    w->template = w->format->template;
     TRY(render(w, &c, messages->count, true, &w->whole));
     return encode(w, text_string(&w->whole.text), w->whole.text.size, tokens);
 }

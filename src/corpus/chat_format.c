@@ -150,6 +150,7 @@ Status chat_format_open(ChatFormat *f, const Tokenizer *tokenizer, const char *f
     if (status == OK) status = check_added(f, folder, &path);
     if (status == OK) status = is_characters(tokenizer, tokenizer_bos(tokenizer), &f->splits);
     if (status == OK) status = is_characters(tokenizer, tokenizer_eod(tokenizer), &f->splits);
+    if (status == OK) status = chat_find_marked(f);
     text_free(&path);
     if (status != OK) chat_format_close(f);
     return status;
@@ -157,6 +158,7 @@ Status chat_format_open(ChatFormat *f, const Tokenizer *tokenizer, const char *f
 
 void chat_format_close(ChatFormat *f) {
     jinja_free(f->template);
+    jinja_free(f->marked);
     text_free(&f->carried);
     tokenizer_use_free(&f->use);
     *f = (ChatFormat){0};

@@ -6,7 +6,8 @@
 //
 // 1. Where the template has {% generation %} blocks, what these write. Where an answer k has the weight 0, the blocks
 //    that messages up to and with k have beyond messages before k are left out. So are answers in the prompt of a pair.
-// 2. Else, for each answer k, the text is rendered twice more: messages before k, with add_generation_prompt true (P),
+// 2. Where it has none and a built-in template writes the conversation with the same text, the blocks of that one.
+// 3. Else, for each answer k, the text is rendered twice more: messages before k, with add_generation_prompt true (P),
 //    and messages up to and with k, without it (Q). P must begin Q, and Q must begin the whole text: then the answer is
 //    what Q has beyond P, less blanks at its end that follow a special token (the line end behind <|im_end|>). Where
 //    this does not hold the template writes a conversation in another way while it goes on, so that its answers have no
@@ -22,8 +23,10 @@ enum { CHAT_MAX_STEPS = 64 * JINJA_MAX_STEPS };
 
 typedef struct {
     JinjaTemplate *template;
-    Text
-        carried; // the text of a template that was named, without its marks of answers; empty: it is the model's own
+    // A built-in template that writes conversations as the model's own, and marks answers, which that does not. NULL:
+    // none is known.
+    JinjaTemplate *marked;
+    Text carried; // the source of a template that was named, without its marks; empty: it is the model's own
     const Tokenizer *tokenizer; // borrowed
     TokenizerUse use;
     time_t now;
@@ -44,6 +47,7 @@ void chat_format_close(ChatFormat *format);
 // The tools of one thread.
 typedef struct {
     const ChatFormat *format;
+    const JinjaTemplate *template; // that of the format which is used for the conversation
     Encoder *encoder;
     JinjaOutput whole, part;
     int64_t steps; // of all renderings of the conversation
@@ -63,6 +67,8 @@ Status chat_encode_pair(ChatWorker *worker, const Json *line, TokenList *tokens,
 // Appends the tokens of messages, a list of objects with role and content, and of what asks for an answer to them.
 // Fails with ERR_DATA where the template refuses them.
 Status chat_prompt(ChatWorker *worker, const Json *messages, TokenList *tokens);
+// Finds the built-in template that writes a conversation of two questions as the format's own, which marks no answers.
+Status chat_find_marked(ChatFormat *format);
 // Finds the token by which the template ends an answer; -1: it ends with no special token, or refuses a conversation of
 // a question and an answer.
 Status chat_turn_end(ChatWorker *worker, int32_t *end);

@@ -99,6 +99,63 @@ static const char ZEPHYR[] =
     "{{- '<|assistant|>\\n' -}}\n"
     "{% endif %}\n";
 
+// As ChatML. Thoughts of an answer stand between <think> and </think>; those of answers before the last question are
+// left out. The last answer has the two marks also where there are no thoughts. Qwen3.
+static const char QWEN3[] =
+    "{% set ns = namespace(last=messages | length - 1, found=false) %}\n"
+    "{% for message in messages[::-1] %}\n"
+    "{% if not ns.found and message['role'] == 'user' %}\n"
+    "{% set ns.found = true %}\n"
+    "{% set ns.last = messages | length - 1 - loop.index0 %}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% for message in messages %}\n"
+    "{{- '<|im_start|>' + message['role'] + '\\n' -}}\n"
+    "{% if message['role'] == 'assistant' %}\n"
+    "{% set parts = message['content'].split('</think>') %}\n"
+    "{% set thoughts = '' %}\n"
+    "{% set content = message['content'] %}\n"
+    "{% if message['reasoning_content'] is string %}\n"
+    "{% set thoughts = message['reasoning_content'] %}\n"
+    "{% elif parts | length > 1 %}\n"
+    "{% set thoughts = parts[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}\n"
+    "{% set content = parts[-1].lstrip('\\n') %}\n"
+    "{% endif %}\n"
+    "{% generation %}\n"
+    "{% if loop.index0 > ns.last and (loop.last or thoughts) %}\n"
+    "{{- '<think>\\n' + thoughts.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') -}}\n"
+    "{% else %}\n"
+    "{{- content -}}\n"
+    "{% endif %}\n"
+    "{{- '<|im_end|>' -}}\n"
+    "{% endgeneration %}{{- '\\n' -}}\n"
+    "{% elif message['role'] in ['user', 'system'] %}\n"
+    "{{- message['content'] + '<|im_end|>\\n' -}}\n"
+    "{% else %}\n"
+    "{{- raise_exception('the roles are system, user and assistant') -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n"
+    "{{- '<|im_start|>assistant\\n' -}}\n"
+    "{% endif %}\n";
+
+// A system message stands before the last question, if a question is what comes last. Mistral 7B v0.3.
+static const char MISTRAL3[] =
+    "{% set ns = namespace(before='') %}\n"
+    "{{- bos_token -}}\n"
+    "{% for message in messages %}\n"
+    "{% if message['role'] == 'system' %}\n"
+    "{% if not loop.first %}{{ raise_exception('a system message comes first') }}{% endif %}\n"
+    "{% set ns.before = message['content'] + '\\n\\n' %}\n"
+    "{% elif message['role'] == 'user' %}\n"
+    "{{- '[INST] ' + (ns.before if loop.last else '') + message['content'] + '[/INST]' -}}\n"
+    "{% elif message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ ' ' + message['content'] | trim + eos_token }}{% endgeneration %}\n"
+    "{% else %}\n"
+    "{{- raise_exception('the roles are system, user and assistant') -}}\n"
+    "{% endif %}\n"
+    "{% endfor %}\n";
+
 // Headings of plain text, for tokenizers without tokens for conversations.
 static const char ALPACA[] =
     "{% for message in messages %}\n"
@@ -119,8 +176,10 @@ static const char ALPACA[] =
 
 const ChatTemplate chat_templates[] = {
     {"chatml", CHATML, "<|im_start|> <|im_end|>"},
+    {"qwen3", QWEN3, "<|im_start|> <|im_end|>"},
     {"llama3", LLAMA3, "<|start_header_id|> <|end_header_id|> <|eot_id|>"},
     {"mistral", MISTRAL, ""},
+    {"mistral3", MISTRAL3, "[INST] [/INST]"},
     {"gemma", GEMMA, "<start_of_turn> <end_of_turn>"},
     {"phi3", PHI3, "<|user|> <|assistant|> <|end|>"},
     {"zephyr", ZEPHYR, ""},

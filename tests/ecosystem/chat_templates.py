@@ -21,7 +21,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRIREME = os.path.abspath(sys.argv[1])
 CONVERSATIONS = 200
-BUILT_IN = ["chatml", "llama3", "mistral", "gemma", "phi3", "zephyr", "alpaca"]
+BUILT_IN = ["chatml", "qwen3", "llama3", "mistral", "mistral3", "gemma", "phi3", "zephyr", "alpaca"]
 MARKERS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
            "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|begin_of_text|>",
            "<tool_call>", "</tool_call>", "[INST]", "[/INST]"]
@@ -152,7 +152,7 @@ def without_generation(source):
 
 
 def check_prefixes(fast, folder, name, source):
-    """Where the template marks nothing, answers are found by rendering less: the mask is that of the marked template."""
+    """Where the template marks nothing, answers are found by a built-in one or by rendering less: the mask is the same."""
     dice = random.Random(name)
     rows = [conversation(dice, "tools" in source) for _ in range(CONVERSATIONS)]
     fast.chat_template = without_generation(source)
@@ -199,7 +199,7 @@ def check_all():
             sources[os.path.basename(path)[:-6]] = file.read()
     for name, source in sources.items():
         check_template(fast, folder, name, source)
-    for name in ["chatml", "llama3", "phi3", "zephyr"]:
+    for name in ["chatml", "qwen3", "llama3", "mistral3", "phi3", "zephyr"]:
         check_prefixes(fast, folder, name, sources[name])
     check_sentencepiece(sources)
 
