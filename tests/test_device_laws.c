@@ -156,6 +156,27 @@ static void rows_do_not_depend_on_the_cut(Fixture *b) {
     expect_near(b, "dposition of the halves", sum, whole_sum, 0);
 }
 
+// Some columns of a batch, with `first_col` and `cols`, and the whole: whole packs of columns, and not.
+static void columns_do_not_depend_on_the_cut(Fixture *b) {
+    enum { SAMPLES = 3, ROWS = 5 * SAMPLES };
+    for (int64_t part = 16; part < 20; part += 3) {
+        Dropout dropout = dropout_of(0.3f, SAMPLES), cut = dropout;
+        Tensor x = normals(b, ROWS, 3 * part), residual = normals(b, ROWS, 3 * part);
+        Tensor sum = tensor(b, ROWS, 3 * part), dx = tensor(b, ROWS, 3 * part);
+        bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){x, {0}, residual, sum, dropout});
+        dropout_backward(b->device, b->stream, (DropoutBackward){x, dx, dropout});
+        cut.cols = 3 * part;
+        for (cut.first_col = 0; cut.first_col < cut.cols; cut.first_col += part) {
+            Tensor some = columns_of(b, x, cut.first_col, part), y = tensor(b, ROWS, part);
+            Tensor rest = columns_of(b, residual, cut.first_col, part);
+            bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){some, {0}, rest, y, cut});
+            expect_near(b, "bias_dropout_add of columns", y, columns_of(b, sum, cut.first_col, part), 0);
+            dropout_backward(b->device, b->stream, (DropoutBackward){some, y, cut});
+            expect_near(b, "dropout_backward of columns", y, columns_of(b, dx, cut.first_col, part), 0);
+        }
+    }
+}
+
 // Without a table the positions add nothing; a dropout of nothing needs no samples.
 static void position_is_optional(Fixture *b) {
     Tensor x = normals(b, 6, 5), y = tensor(b, 6, 5), z = tensor(b, 6, 5);
@@ -413,6 +434,7 @@ static void embedding_slices(void) { in_every_type(embedding_parts); }
 static void loss_parts(void) { on_every_device(loss_halves); }
 static void dropout_mask(void) { in_every_type(mask_is_rng_word); }
 static void row_parts(void) { in_every_type(rows_do_not_depend_on_the_cut); }
+static void column_parts(void) { in_every_type(columns_do_not_depend_on_the_cut); }
 static void no_position(void) { in_every_type(position_is_optional); }
 static void in_place(void) { in_every_type(results_in_place); }
 static void integers_exact(void) { on_every_device(golden_integers); }
@@ -430,6 +452,7 @@ int main(int argc, char **argv) {
                                       {"loss_parts", loss_parts},
                                       {"dropout_mask", dropout_mask},
                                       {"row_parts", row_parts},
+                                      {"column_parts", column_parts},
                                       {"no_position", no_position},
                                       {"in_place", in_place},
                                       {"golden_integers", integers_exact},

@@ -4,6 +4,7 @@
 #include "runs.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LAYERS = 8, GLOBAL_BATCH = 8, STEPS = 4, RANK = 4 };
@@ -117,17 +118,81 @@ static void tensor_ranks_change_rounding_alone(void) {
         }
 }
 
+// ---- gradients ------------------------------------------------------------------------------------------
+
+typedef struct {
+    Engine *engine;
+    Batch batch;
+    const Param *param;
+    float *value, *gradient, *moved;
+    double norm; // of the gradient
+} Slope;
+
+// The loss with the parameter moved by so much along its gradient.
+static double loss_at(const Slope *s, double distance) {
+    const Context *c = engine_context(s->engine);
+    for (int64_t i = 0; i < tensor_count(s->param->value); i++)
+        s->moved[i] = s->value[i] + (float)(distance * (double)s->gradient[i] / s->norm);
+    device_upload(c->device, c->stream, s->param->value, s->moved);
+    return (double)engine_evaluate(s->engine, s->batch);
+}
+
+static void expect_slope(Engine *engine, Batch batch, const Param *p) {
+    const Context *c = engine_context(engine);
+    size_t count = (size_t)tensor_count(p->value);
+    float *all = calloc(3 * count, sizeof *all);
+    CHECK(all, "no memory for %s", p->spec.name);
+    Slope s = {engine, batch, p, all, all + count, all + 2 * count, 0};
+    device_download(c->device, c->stream, s.value, p->value);
+    device_download(c->device, c->stream, s.gradient, p->grad);
+    for (size_t i = 0; i < count; i++) s.norm += (double)s.gradient[i] * (double)s.gradient[i];
+    s.norm = sqrt(s.norm);
+    double step = 0.02, slope = (loss_at(&s, step) - loss_at(&s, -step)) / (2 * step);
+    EXPECT(fabs(slope - s.norm) < 0.02 * s.norm + 2e-5, "%s: a gradient of %g, the loss falls by %g",
+           p->spec.name, s.norm, slope);
+    device_upload(c->device, c->stream, p->value, s.value);
+    free(all);
+}
+
+static void expect_slopes(Engine *engine, void *self) {
+    const Params *params = engine_params(engine);
+    Batch batch = run_batch(engine_spec_of(engine), engine_context(engine), 0, GLOBAL_BATCH);
+    engine_gradients(engine, batch, 1);
+    for (int i = 0; i < params->count; i++)
+        if (!params->items[i]->frozen) expect_slope(engine, batch, params->items[i]), ++*(int *)self;
+    run_batch_free(&batch);
+}
+
+static void gradients_are_slopes_of_the_loss(void) {
+    for (int fused = 0; fused < 2; fused++) {
+        RunPlan plan = plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, RUN_LLAMA, fused);
+        int seen = 0;
+        RunResult result;
+        plan.spec.shape.layers = plan.spec.split.layers = 2;
+        plan.spec.shape.hidden_dropout = plan.spec.shape.attention_dropout = plan.spec.shape.lora_dropout = 0;
+        plan.spec.shape.lora_alpha = RANK;
+        plan.spec.shape.init_std = 0.2f;
+        plan.finished = expect_slopes, plan.self = &seen;
+        EXPECT(run_plan(&plan, &result) == OK, "%s", fail_message());
+        EXPECT(seen == (fused ? 16 : 28), "%d parameters are trained", seen);
+    }
+}
+
 // ---- what the base takes, and that it stays -------------------------------------------------------------
 
 static uint64_t sum_of_base(Engine *engine) {
     const Params *params = engine_params(engine);
+    const Context *c = engine_context(engine);
     uint64_t hash = 0;
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
         if (!p->frozen) continue;
         EXPECT(!p->grad.data && !p->spec.adapter, "%s has a gradient", p->spec.name);
-        const unsigned char *bytes = device_address(engine_context(engine)->device, p->value);
+        unsigned char *bytes = malloc(tensor_bytes(p->value));
+        CHECK(bytes, "no memory for %s", p->spec.name);
+        device_download(c->device, c->stream, bytes, p->value);
         for (size_t k = 0; k < tensor_bytes(p->value); k++) hash = hash * 0x9E3779B97F4A7C15u + bytes[k];
+        free(bytes);
     }
     return hash;
 }
@@ -232,6 +297,7 @@ int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"no_way_changes_a_bit", no_way_changes_a_bit},
                        {"tensor_ranks_change_rounding_alone", tensor_ranks_change_rounding_alone},
+                       {"gradients_are_slopes_of_the_loss", gradients_are_slopes_of_the_loss},
                        {"the_base_stays_as_it_is", the_base_stays_as_it_is},
                        {"the_base_takes_its_values_alone", the_base_takes_its_values_alone},
                        {"closed_forms_are_those_of_the_registry", closed_forms_are_those_of_the_registry},
