@@ -1,83 +1,11 @@
 // Adapters in PEFT's format, for models of every kind: merged, each tensor of the other format is its own sum; what is
 // written is what was read.
-#include "base/file.h"
-#include "checkpoint/foreign/peft.h"
-#include "checkpoint_models.h"
-
-enum { RANK = 3 };
-static const float alpha = 5;
-
-// ---- an adapter as PEFT writes it -----------------------------------------------------------------------
-
-static void random_matrix(const char *name, int64_t count, float *values) {
-    rng_fill_normal(rng_key(9, name, 0), 0, (uint64_t)count, 0, 1, values);
-}
-
-static void write_text(const char *path, const char *text) {
-    EXPECT_OK(file_write(path, text, strlen(text)));
-}
-
-static void write_config(const char *folder, const char *base, bool rslora, const char *more) {
-    Text text = {0};
-    text_add(
-        &text,
-        "{\"peft_type\": \"LORA\", \"task_type\": \"CAUSAL_LM\", \"r\": %d, \"lora_alpha\": %g, \"use_rslora\": %s, "
-        "\"bias\": \"none\", \"target_modules\": [\"any\"], \"base_model_name_or_path\": \"%s\"%s}",
-        RANK, (double)alpha, rslora ? "true" : "false", base, more);
-    write_text(inside(folder, "adapter_config.json").text, text.data);
-    text_free(&text);
-}
-
-typedef struct {
-    SafeTensor tensors[64];
-    char names[64][160];
-    int count;
-} Matrices;
-
-static void add(Matrices *m, const TheirTensor *t, char which, int64_t rows, int64_t cols) {
-    CHECK(m->count < 64, "too many matrices");
-    peft_name(t, which, m->names[m->count]);
-    m->tensors[m->count] =
-        (SafeTensor){.name = m->names[m->count], .type = FILE_F32, .ndim = 2, .shape = {rows, cols}};
-    m->count++;
-}
-
-static void list_matrices(const ModelShape *shape, Matrices *m) {
-    Mapping mapping;
-    const Family *family;
-    AdapterModule module;
-    EXPECT_OK(family_of(shape, &family));
-    EXPECT_OK(mapping_create(&mapping, shape, family, FORMAT_HUGGING_FACE));
-    for (int i = 0; i < mapping.num_tensors; i++) {
-        const TheirTensor *t = &mapping.tensors[i];
-        if (!peft_module(&mapping, shape, t, &module)) continue;
-        add(m, t, 'A', RANK, t->cols);
-        add(m, t, 'B', t->rows, RANK);
-    }
-    mapping_destroy(&mapping);
-}
-
-static void write_adapter(const ModelShape *shape, const char *folder, const char *base, bool rslora) {
-    static float values[MAX_ELEMENTS];
-    Matrices m = {0};
-    SafetensorsWriter writer;
-    list_matrices(shape, &m);
-    EXPECT_OK(folder_make(folder));
-    write_config(folder, base, rslora, "");
-    EXPECT_OK(safetensors_create(&writer, inside(folder, "adapter_model.safetensors").text, m.tensors,
-                                 m.count, &(SafeMetadata){"format", "pt"}, 1));
-    for (int i = 0; i < m.count; i++) {
-        int64_t count = m.tensors[i].shape[0] * m.tensors[i].shape[1];
-        random_matrix(m.tensors[i].name, count, values);
-        EXPECT_OK(safetensors_add(&writer, values, (size_t)count * sizeof *values));
-    }
-    EXPECT_OK(safetensors_finish(&writer));
-}
+#include "adapter_fixture.h"
 
 // ---- merged -----------------------------------------------------------------------------------------------
 
 // What the adapter adds to element (row, col) of a tensor, by its own name and in its own order.
-static double change(const SafeTensor *t, double scale, int64_t row, int64_t col) {
+static double change(const AdapterKind *kind, const SafeTensor *t, int64_t row, int64_t col) {
     static float a[MAX_ELEMENTS], b[MAX_ELEMENTS];
     static char last[200];
     char name[200], stem[160];
@@ -86,15 +14,15 @@ static double change(const SafeTensor *t, double scale, int64_t row, int64_t col
     if (strcmp(last, t->name) != 0) {
         snprintf(stem, sizeof stem, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
         snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", stem);
-        random_matrix(name, RANK * cols, a);
+        adapter_matrix(kind, name, kind->rank * cols, a);
         snprintf(name, sizeof name, "base_model.model.%s.lora_B.weight", stem);
-        random_matrix(name, rows * RANK, b);
+        adapter_matrix(kind, name, rows * kind->rank, b);
         snprintf(last, sizeof last, "%s", t->name);
     }
     int64_t out = conv1d ? col : row, in = conv1d ? row : col;
     double sum = 0;
-    for (int k = 0; k < RANK; k++) sum += (double)b[out * RANK + k] * (double)a[k * cols + in];
-    return scale * sum;
+    for (int k = 0; k < kind->rank; k++) sum += (double)b[out * kind->rank + k] * (double)a[k * cols + in];
+    return sum * kind->alpha / (kind->rslora ? sqrt(kind->rank) : kind->rank);
 }
 
 static bool is_linear(const char *name) {
@@ -102,7 +30,7 @@ static bool is_linear(const char *name) {
            (strstr(name, ".h.") || strstr(name, "layers."));
 }
 
-static void expect_merged(const char *base, const char *merged, double scale) {
+static void expect_merged(const AdapterKind *kind, const char *base, const char *merged) {
     static float before[MAX_ELEMENTS], after[MAX_ELEMENTS];
     Safetensors *x, *y;
     EXPECT_OK(safetensors_open(&x, inside(base, "model.safetensors").text));
@@ -113,7 +41,7 @@ static void expect_merged(const char *base, const char *merged, double scale) {
         EXPECT_OK(safetensors_read_f32(x, t, 0, count, before));
         EXPECT_OK(safetensors_read_f32(y, other, 0, count, after));
         for (int64_t j = 0; j < count; j++) {
-            double add = is_linear(t->name) ? change(t, scale, j / cols, j % cols) : 0;
+            double add = is_linear(t->name) ? change(kind, t, j / cols, j % cols) : 0;
             double wanted = (double)before[j] + add, error = fabs((double)after[j] - wanted);
             EXPECT(error <= (add == 0 ? 0 : 1e-5), "%s, element %" PRId64 ": %g, not %g", t->name, j,
                    (double)after[j], wanted);
@@ -130,12 +58,12 @@ static void every_kind(void) {
         snprintf(name, sizeof name, "kind%d", i);
         Path save = path_of(name), plain = inside(save.text, "plain"), adapter = inside(save.text, "lora"),
              merged = inside(save.text, "merged"), back = inside(save.text, "back");
-        bool rslora = i % 2;
+        AdapterKind kind = {.rank = 3, .alpha = 5, .rslora = i % 2, .seed = 9};
         make_checkpoint(save.text, &shape, 7, (uint64_t)i);
-        write_adapter(&shape, adapter.text, save.text, rslora);
+        adapter_write(&kind, &shape, adapter.text, save.text);
         export_to(save.text, plain.text, FILE_F32);
         export_to(adapter.text, merged.text, FILE_F32);
-        expect_merged(plain.text, merged.text, (double)alpha / (rslora ? sqrt(RANK) : RANK));
+        expect_merged(&kind, plain.text, merged.text);
         ModelSource *source;
         EXPECT_OK(model_source_open(&source, save.text, -1));
         EXPECT_OK(model_source_adapt(&source, adapter.text));
@@ -164,12 +92,13 @@ static void expect_refused(const char *base, const char *folder, Status status, 
 
 static void refused(void) {
     ModelShape shape = llama(), deeper = llama(), other = gpt2();
+    AdapterKind kind = {.rank = 3, .alpha = 5};
     deeper.layers = 3;
     Path save = path_of("base"), deep = path_of("deep"), foreign = path_of("foreign"), lora = path_of("lora");
     make_checkpoint(save.text, &shape, 1, 1);
     make_checkpoint(deep.text, &deeper, 1, 1);
     make_checkpoint(foreign.text, &other, 1, 1);
-    write_adapter(&shape, lora.text, save.text, false);
+    adapter_write(&kind, &shape, lora.text, save.text);
     expect_refused(deep.text, lora.text, ERR_DATA, "although other layers have them");
     expect_refused(foreign.text, lora.text, ERR_DATA, "belongs to no linear layer of the model in");
     expect_refused(save.text, save.text, ERR_CONFIG, "is a whole model, no adapter");
@@ -181,10 +110,10 @@ static void refused(void) {
                 {", \"init_lora_weights\": \"olora\"", "\"init_lora_weights\" is not", ERR_UNAVAILABLE},
                 {", \"lora_dropout\": 2", "\"lora_dropout\" is not a number from 0 to 1", ERR_DATA}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        write_config(lora.text, save.text, false, rows[i].more);
+        adapter_config(&kind, lora.text, save.text, rows[i].more);
         expect_refused(save.text, lora.text, rows[i].status, rows[i].words);
     }
-    write_config(lora.text, "somebody/model", false, "");
+    adapter_config(&kind, lora.text, "somebody/model", "");
     ModelSource *source;
     Status status = model_source_open(&source, lora.text, -1);
     EXPECT(status == ERR_NO_INPUT && strstr(fail_message(), "--load MODEL --adapter"), "%s", fail_message());
