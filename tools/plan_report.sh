@@ -230,12 +230,20 @@ END
     echo '```'
 }
 
+# The lines of a page whose rows were not there.
+sets_left_out() { grep -c '^|.*| not in ' "$1" || true; }
+
 plan_report() {
+    local lost
     plan_rows=${1:-measured}
     [[ $plan_rows == /* || ! -d $called_from/$plan_rows ]] || plan_rows=$called_from/$plan_rows
     [[ -d $plan_rows ]] ||
         die 66 "$plan_rows: no such folder; it holds CSV files of measured runs, such as measured/sc21_table1.csv"
     plan_page >build/plan-accuracy.md
+    lost=$(($(sets_left_out build/plan-accuracy.md) - $(sets_left_out docs/plan-accuracy.md)))
+    ((lost <= 0)) ||
+        die 73 "docs/plan-accuracy.md has $lost sets that are not in $plan_rows, and is kept; the page without them is" \
+            "build/plan-accuracy.md: give a FOLDER that has all sets, or move that page to docs/ yourself"
     mv build/plan-accuracy.md docs/plan-accuracy.md
     say "Wrote docs/plan-accuracy.md."
 }
