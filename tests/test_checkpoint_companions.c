@@ -86,6 +86,20 @@ static void end_tokens(void) {
     expect_ends(file.text, " 2 40");
 }
 
+// The tokenizer of a GGUF file is not read, but its chat template is kept.
+static void template_of_gguf(void) {
+    Path save = path_of("template"), theirs = their_model(save.text, "theirs", "eos_token_id", "2"),
+         imported = inside(save.text, "imported"), file = inside(save.text, "model.gguf");
+    ModelSource *source;
+    put(theirs.text, "chat_template.jinja", "{{ messages }}", 14);
+    EXPECT_OK(model_source_open(&source, theirs.text, -1));
+    EXPECT_OK(export_gguf(source, file.text, GGUF_F32));
+    model_source_close(source);
+    import_to(file.text, imported.text);
+    expect_same_file(inside(theirs.text, "chat_template.jinja").text,
+                     inside(imported.text, "step-00000000/chat_template.jinja").text);
+}
+
 static void refuse_ends(const char *save, const char *name, const char *value, const char *words) {
     Path folder = their_model(save, name, "eos_token_id", value);
     ModelSource *source;
@@ -142,8 +156,10 @@ static void added_words(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run(
-        (const Test[]){
-            {"end_tokens", end_tokens}, {"bad_tokens", bad_tokens}, {"added_words", added_words}, {0}},
-        argc, argv);
+    return harness_run((const Test[]){{"end_tokens", end_tokens},
+                                      {"template_of_gguf", template_of_gguf},
+                                      {"bad_tokens", bad_tokens},
+                                      {"added_words", added_words},
+                                      {0}},
+                       argc, argv);
 }

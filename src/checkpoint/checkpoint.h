@@ -303,6 +303,8 @@ Status model_source_base(ModelSource *source, BaseModel *base);
 Status model_source_use_ema(ModelSource *source);
 // The checkpoint behind it, for its moments. NULL for models of other programs.
 Checkpoint *model_source_checkpoint(ModelSource *source);
+// Appends the chat template inside a GGUF file; nothing for another model, or where there is none.
+void model_source_template(const ModelSource *source, Text *out);
 // Opens the tokenizer in the folder of the weights, of an adapter in that of its base. Fails with ERR_NO_INPUT when
 // there is none. That inside a GGUF file is not read.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
@@ -317,9 +319,9 @@ enum { NUM_COMPANIONS = 6 };
 typedef struct {
     Text files[NUM_COMPANIONS]; // empty: there is none
 } Companions;
-// Reads those in a folder; one that does not exist, as beside a GGUF file, has none. `own` is the tokenizer of that
-// folder, whose files are read as well; NULL: it has none, or another tokenizer is used.
-Status companions_read(Companions *companions, const char *folder, const Tokenizer *own);
+// Reads those in the folder of a model; of a GGUF file its chat template. `own` is the tokenizer of that folder, whose
+// files are read as well; NULL: it has none, or another tokenizer is used.
+Status companions_read(Companions *companions, const ModelSource *source, const Tokenizer *own);
 Status companions_write(const Companions *companions, const char *folder);
 // Adds a token to eos_token_id of generation_config.json, unless it is there: `ends` are those of a model without that
 // file or member. Without the file nothing is done where `ends` has the token. All other bytes of the file stay. Fails

@@ -12,15 +12,17 @@ enum { MAX_COMPANION = 256 << 20 };
 static const char *const names[NUM_COMPANIONS] = {"generation_config.json", "chat_template.jinja",
                                                   "chat_template.json",     "special_tokens_map.json",
                                                   "added_tokens.json",      "tokenizer.json"};
-enum { GENERATION_CONFIG = 0, OF_THE_MODEL = 3 };
+enum { GENERATION_CONFIG = 0, CHAT_TEMPLATE = 1, OF_THE_MODEL = 3 };
 
 static int how_many(const Tokenizer *own) {
     if (!own) return OF_THE_MODEL;
     return tokenizer_kind(own) == TOKENIZER_SENTENCEPIECE ? NUM_COMPANIONS : NUM_COMPANIONS - 1;
 }
 
-Status companions_read(Companions *companions, const char *folder, const Tokenizer *own) {
+Status companions_read(Companions *companions, const ModelSource *source, const Tokenizer *own) {
+    const char *folder = model_source_files_path(source);
     *companions = (Companions){0};
+    model_source_template(source, &companions->files[CHAT_TEMPLATE]);
     for (int i = 0; i < how_many(own); i++) {
         char path[PATH_ROOM], *data;
         size_t size;

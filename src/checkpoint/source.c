@@ -460,6 +460,11 @@ Status model_source_read(ModelSource *source, const char *name, Rect rect, float
     return check_finite(source, name, rect, out, stride);
 }
 
+void model_source_template(const ModelSource *source, Text *out) {
+    GgufString text = source->gguf ? gguf_model_template(source->gguf) : (GgufString){0};
+    if (text.size) text_add_bytes(out, text.data, text.size);
+}
+
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer) {
     if (source->base && !source->checkpoint) return model_source_tokenizer(source->base, tokenizer);
     if (!source->gguf) return tokenizer_open_path(tokenizer, source->path);

@@ -6,7 +6,7 @@
 Status belongings_read(Belongings *b, const ModelSource *source) {
     b->tokens = model_source_info(source)->tokens;
     if (model_source_tokenizer(source, &b->tokenizer) != OK) b->tokenizer = NULL;
-    Status status = companions_read(&b->companions, model_source_files_path(source), b->tokenizer);
+    Status status = companions_read(&b->companions, source, b->tokenizer);
     if (status != OK) belongings_free(b);
     return status;
 }

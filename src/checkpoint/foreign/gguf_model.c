@@ -150,6 +150,12 @@ void gguf_model_close(GgufModel *m) {
 
 const CheckpointInfo *gguf_model_info(const GgufModel *m) { return &m->info; }
 
+GgufString gguf_model_template(const GgufModel *m) {
+    const GgufPair *pair = gguf_find(m->file, "tokenizer.chat_template");
+    bool is_text = pair && !pair->is_array && pair->type == GGUF_STRING;
+    return is_text ? pair->text[0] : (GgufString){0};
+}
+
 uint64_t gguf_model_hash(const GgufModel *m) {
     return hash64_of(m->file->map, (size_t)m->file->tensors[0].offset);
 }

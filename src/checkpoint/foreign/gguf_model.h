@@ -16,6 +16,7 @@ typedef struct GgufModel GgufModel;
 Status gguf_model_open(GgufModel **model, const char *path);
 void gguf_model_close(GgufModel *model); // takes NULL
 const CheckpointInfo *gguf_model_info(const GgufModel *model);
-uint64_t gguf_model_hash(const GgufModel *model); // of all before the tensors' bytes
+uint64_t gguf_model_hash(const GgufModel *model);       // of all before the tensors' bytes
+GgufString gguf_model_template(const GgufModel *model); // of conversations; size 0: there is none
 // Reads a rectangle of a weight, as model_source_read does. Any number of threads may read.
 Status gguf_model_read(const GgufModel *model, const char *name, Rect rect, float *out, int64_t stride);

@@ -76,7 +76,7 @@ typedef struct {
 
 static Status write_companions(const ModelSource *source, const char *folder, const Tokenizer *tokenizer) {
     Companions companions;
-    Status status = companions_read(&companions, model_source_files_path(source), tokenizer);
+    Status status = companions_read(&companions, source, tokenizer);
     if (status == OK) status = companions_write(&companions, folder);
     companions_free(&companions);
     return status;

@@ -114,7 +114,7 @@ static Status commit_with(Import *import, const CheckpointNames *names, int lock
     info.has_optimizer = false;
     TRY(own_tokenizer(import, &own));
     Companions companions;
-    Status status = companions_read(&companions, model_source_files_path(import->source), own);
+    Status status = companions_read(&companions, import->source, own);
     if (status == OK) status = companions_write(&companions, names->temporary);
     if (status == OK)
         status = checkpoint_commit(names, lock, &info, import->tokenizer ? import->tokenizer : own,
