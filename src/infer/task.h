@@ -71,8 +71,9 @@ void task_filters_close(TaskFilters *filters); // takes NULL
 // Sets `filtered` and `matches` of an item from its answer.
 Status task_filters_apply(TaskFilters *filters, TaskItem *item);
 // Generates the answers of all prompts, the most likely token each time, in batches of prompts of similar length.
-// May return INTERRUPTED.
-Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, Tasks *tasks);
+// Each of `ends` ends one. May return INTERRUPTED.
+Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, const TokenList *ends,
+                      Tasks *tasks);
 
 // ---- results ------------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ static Status work(EvaluateRun *run, const ScoreModel *model) {
     TRY(continuations_score(model, &run->tasks.continuations));
     TRY(check_numbers(&run->tasks.continuations));
     TokenModel generator = evaluate_token_model(run);
-    TRY(tasks_generate(&generator, run->job->tokenizer, &run->tasks));
+    TRY(tasks_generate(&generator, run->job->tokenizer, &run->job->ends, &run->tasks));
     TRY(filter_answers(run));
     return give_results(run);
 }

@@ -239,7 +239,7 @@ static void keep_piece(void *self, int sample, const char *text, size_t size) {
 }
 
 // Answers `count` prompts. Rows without a prompt of their own repeat the last one for a token.
-static Status answer_batch(const TokenModel *model, const Tokenizer *tokenizer, TaskItem **items, int count,
+static Status answer_batch(const TokenModel *model, GenerateSpec spec, TaskItem **items, int count,
                            TaskItem **batch, SampleSpec *samples) {
     for (int b = 0; b < model->batch; b++) {
         const TaskItem *item = items[b < count ? b : count - 1];
@@ -250,17 +250,18 @@ static Status answer_batch(const TokenModel *model, const Tokenizer *tokenizer, 
                                   .stops = item->stops,
                                   .num_stops = item->num_stops};
     }
-    GenerateSpec spec = {.tokenizer = tokenizer,
-                         .samples = samples,
-                         .sampling = {.top_p = 1},
-                         .give = keep_piece,
-                         .self = batch};
+    spec.samples = samples;
+    spec.sampling = (SampleOptions){.top_p = 1};
+    spec.give = keep_piece;
+    spec.self = batch;
     GenerateReport report;
     TRY(token_model_generate(model, &spec, &report));
     return report.num_endings[END_SIGNAL] ? fail(INTERRUPTED, "stopped by a signal") : OK;
 }
 
-Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, Tasks *tasks) {
+Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, const TokenList *ends,
+                      Tasks *tasks) {
+    GenerateSpec spec = {.tokenizer = tokenizer, .ends = ends->ids, .num_ends = ends->count};
     int count;
     size_t rows = (size_t)model->batch;
     TaskItem **items = prompts_of(tasks, &count), **batch = malloc(rows * sizeof(TaskItem *));
@@ -269,7 +270,7 @@ Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, Tasks
     Status status = OK;
     for (int i = 0, n; status == OK && i < count; i += n) {
         n = count - i < model->batch ? count - i : model->batch;
-        status = answer_batch(model, tokenizer, items + i, n, batch, samples);
+        status = answer_batch(model, spec, items + i, n, batch, samples);
     }
     free(items);
     free(batch);
