@@ -9,7 +9,7 @@ bench_parts=(ops steps scaling growth documents predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
-./run bench                 every part but the last four, one after the other; most of an hour
+./run bench                 every part but the last five, one after the other; most of an hour
 ./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
                             steps         training steps of GPT-2 124M; ten minutes
                             scaling       two ranks of one thread against one rank of two; half an hour
@@ -18,6 +18,7 @@ bench_usage() {
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
+                            lora          adapters beside a model of 1.1 billion parameters, and PyTorch's; half an hour
                             gpu           operations and training steps on an NVIDIA GPU, kept apart; five minutes
                             counts        operations and bytes of a step on a GPU, recorded without one; seconds
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
@@ -40,7 +41,7 @@ bench() {
     for part in "$@"; do
         # shellcheck disable=SC2046 # a part's words
         bench_part $(tr ':' ' ' <<<"$part")
-        case $part in compare | keep | page | others | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
+        case $part in compare | keep | page | others | lora | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
     done
     [[ -z $measured ]] || { bench_join && bench_compare; }
 }
@@ -57,6 +58,7 @@ bench_part() {
     predictions) bench_growth bench_plan_cpu predictions ;;
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
+    lora) bench_lora ;;
     gpu) bench_gpu "$@" ;;
     counts) bench_counts ;;
     instructions) bench_instructions "$@" ;;
@@ -131,6 +133,17 @@ bench_pytorch() {
     fi
     say "" "GPT-2 124M without dropout beside PyTorch (nothing else should run; 8 GB of memory)"
     build/bench/bench_train pytorch build/trireme "$@" "$python" --json "$(result_of pytorch "$@")"
+}
+
+# Prints alone: no table is kept of it.
+bench_lora() {
+    local python=${TRIREME_TORCH_PYTHON:-build/torch/bin/python}
+    if ! "$python" -c 'import torch, transformers, peft' 2>/dev/null; then
+        say "Skipped: $python has no torch, transformers and peft. TRIREME_TORCH_PYTHON names another Python."
+        return
+    fi
+    say "" "Adapters beside a Llama of 1.1 billion parameters in bf16, and PyTorch with PEFT (8 GB of memory, 2.2 GB of disk)"
+    HF_HUB_OFFLINE=1 "$python" -B bench/pytorch_lora.py build/trireme
 }
 
 # ---- on a GPU -------------------------------------------------------------------------------------------
