@@ -117,6 +117,9 @@ static void refused(void) {
     ModelSource *source;
     Status status = model_source_open(&source, lora.text, -1);
     EXPECT(status == ERR_NO_INPUT && strstr(fail_message(), "--load MODEL --adapter"), "%s", fail_message());
+    adapter_config(&kind, lora.text, lora.text, "");
+    status = model_source_open(&source, lora.text, -1);
+    EXPECT(status == ERR_CONFIG && strstr(fail_message(), "has to be a whole model"), "%s", fail_message());
     EXPECT_OK(model_source_open(&source, save.text, -1));
     status = export_peft(source, path_of("never").text, FILE_F32);
     EXPECT(status == ERR_CONFIG && strstr(fail_message(), "without an adapter"), "%s", fail_message());

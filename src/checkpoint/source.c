@@ -20,6 +20,7 @@ struct ModelSource {
     CheckpointInfo info; // of both: the base's, without the state of its run
     bool merged;
     bool found_base; // it names its base itself
+    bool is_base;    // of another source, so that it must be a whole model
     char *path;
     uint64_t hash;     // of the file that describes the model
     BaseModel as_base; // path NULL: not known yet
@@ -140,12 +141,14 @@ bool model_is_there(const char *path) {
 
 // ---- an adapter and its base ----------------------------------------------------------------------------
 
+static Status open_model(ModelSource **source, const char *path, int64_t step, bool is_base);
+
 static Status open_base(ModelSource **base, const char *folder) {
     PeftConfig config;
     TRY(peft_config_read(folder, &config));
     Status status =
         file_exists(config.base)
-            ? model_source_open(base, config.base, -1)
+            ? open_model(base, config.base, -1, true)
             : fail(
                   ERR_NO_INPUT,
                   "%s is an adapter (PEFT) of the model \"%s\", which is not at that path: name the model's folder "
@@ -153,6 +156,16 @@ static Status open_base(ModelSource **base, const char *folder) {
                   folder, config.base, folder);
     peft_config_free(&config);
     return status;
+}
+
+// Adapters that name each other as bases would be opened for ever.
+static Status check_is_no_base(const ModelSource *source, const char *path) {
+    if (!source->is_base) return OK;
+    return fail(
+        ERR_CONFIG,
+        "%s is an adapter, and the base of another one has to be a whole model: export it with its base first "
+        "(trireme export), and name the result as the base",
+        path);
 }
 
 // A folder may hold both files: then it is a model where it has the weights of one.
@@ -183,8 +196,8 @@ static Status add_adapter(ModelSource *source, const char *folder) {
 }
 
 static Status open_adapter(ModelSource *source, const char *folder) {
+    TRY(check_is_no_base(source, folder));
     TRY(open_base(&source->base, folder));
-    if (source->base->base) return refuse_adapter_of(source->base, folder);
     source->found_base = true;
     return add_adapter(source, folder);
 }
@@ -304,7 +317,7 @@ Status model_source_base(ModelSource *source, BaseModel *base) {
 static Status same_base(ModelSource *source, const BaseModel *wanted) {
     BaseModel found = {0};
     TRY(model_source_base(source->base, &found));
-    if (!source->base->base && found.hash == wanted->hash) return OK;
+    if (found.hash == wanted->hash) return OK;
     return fail(ERR_NO_INPUT,
                 "%s holds adapters for the model that was at %s, and another one is there now: put the model "
                 "back, or a link to it",
@@ -315,7 +328,8 @@ static Status same_base(ModelSource *source, const BaseModel *wanted) {
 static Status open_own_base(ModelSource *source) {
     const CheckpointInfo *info = model_source_info(source);
     if (!source->checkpoint || !info->shape.lora_rank) return OK;
-    Status status = model_source_open(&source->base, info->base.path, -1);
+    TRY(check_is_no_base(source, source->path));
+    Status status = open_model(&source->base, info->base.path, -1, true);
     if (status == OK) return same_base(source, &info->base);
     return fail(
         status,
@@ -330,9 +344,10 @@ static Status remember_path(ModelSource *source, const char *path) {
     return take_hash(source);
 }
 
-Status model_source_open(ModelSource **out, const char *path, int64_t step) {
+static Status open_model(ModelSource **out, const char *path, int64_t step, bool is_base) {
     ModelSource *source = *out = calloc(1, sizeof *source);
     CHECK(source, "no memory for a model");
+    source->is_base = is_base;
     Status status = open_any(source, path, step);
     if (status == OK) status = remember_path(source, path);
     if (status == OK) status = open_own_base(source);
@@ -340,6 +355,10 @@ Status model_source_open(ModelSource **out, const char *path, int64_t step) {
     model_source_close(source);
     *out = NULL;
     return status;
+}
+
+Status model_source_open(ModelSource **source, const char *path, int64_t step) {
+    return open_model(source, path, step, false);
 }
 
 Status model_source_adapt(ModelSource **source, const char *path) {
