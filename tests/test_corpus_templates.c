@@ -1,5 +1,6 @@
 // Built-in chat templates: what takes their marks out, and where they mark the answers of a model's own template.
 #include "corpus/chat_format.h"
+#include "small_sentencepiece.h"
 #include "small_tokenizer.h"
 #include <string.h>
 
@@ -108,10 +109,51 @@ static void another_text_is_not_taken(void) {
     tokenizer_close(tokenizer);
 }
 
+// Marks of turns that are control pieces of a SentencePiece model, as Gemma's, are tokens of a conversation.
+static void control_pieces_are_tokens(void) {
+    static const char TEMPLATE[] =
+        "{{ bos_token }}{% for m in messages %}<turn>{{ m.content }}<end>{% endfor %}"
+        "{% if add_generation_prompt %}<turn>{% endif %}";
+    static const int32_t WANTED[] = {1, 3, 5, 4, 3, 5, 6, 4}; // <s> <turn> _a <end> <turn> _a b <end>
+    Text model = {0};
+    Tokenizer *tokenizer = NULL;
+    ChatFormat format;
+    ChatWorker worker;
+    Json *line;
+    TokenList tokens = {0}, mask = {0};
+    add_piece(&model, "<unk>", 2);
+    add_piece(&model, "<s>", 3);
+    add_piece(&model, "</s>", 3);
+    add_piece(&model, "<turn>", 3);
+    add_piece(&model, "<end>", 3);
+    add_piece(&model, "\xe2\x96\x81\x61", 1);
+    add_piece(&model, "b", 1);
+    text_add_bytes(&model, "\x12\x02\x18\x01", 4);
+    text_add_bytes(&model, "\x1a\x0a\n\x08identity", 12);
+    EXPECT_OK(folder_make(harness_path("gemma")));
+    EXPECT_OK(file_write(harness_path("gemma/tokenizer.model"), model.data, model.size));
+    EXPECT_OK(file_write(harness_path("gemma/chat_template.jinja"), TEMPLATE, strlen(TEMPLATE)));
+    EXPECT_OK(tokenizer_open_path(&tokenizer, harness_path("gemma")));
+    EXPECT_OK(chat_format_open(&format, tokenizer, harness_path("gemma"), NULL));
+    EXPECT_OK(chat_worker_open(&worker, &format));
+    EXPECT_OK(json_parse(&line, "{\"prompt\": \"a\", \"completion\": \"ab\"}", 35, "line"));
+    EXPECT_OK(chat_encode(&worker, line, &tokens, &mask));
+    EXPECT(tokens.count == 8 && !memcmp(tokens.ids, WANTED, sizeof WANTED), "%zu tokens", tokens.count);
+    for (size_t i = 0; i < mask.count; i++) EXPECT(mask.ids[i] == (i > 4), "the mask of token %zu", i);
+    json_free(line);
+    token_list_free(&tokens);
+    token_list_free(&mask);
+    chat_worker_close(&worker);
+    chat_format_close(&format);
+    tokenizer_close(tokenizer);
+    text_free(&model);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"marks_are_taken_out", marks_are_taken_out},
                                       {"thoughts_are_no_obstacle", thoughts_are_no_obstacle},
                                       {"another_text_is_not_taken", another_text_is_not_taken},
+                                      {"control_pieces_are_tokens", control_pieces_are_tokens},
                                       {0}},
                        argc, argv);
 }

@@ -139,7 +139,8 @@ static bool is_special(const Tokenizer *t, int32_t id) {
     return type == TOKEN_CONTROL || type == TOKEN_USER_DEFINED;
 }
 
-// The bytes of the token that begins or ends a text where it stands at `text`, and its id; 0: there is none.
+// The bytes of the token that begins or ends a text, or of another control piece, that stands at `text`, and its id; 0:
+// there is none.
 static size_t control_at(const Tokenizer *t, const char *text, size_t size, int32_t *id) {
     const int ids[] = {tokenizer_bos(t), tokenizer_eod(t)};
     for (int i = 0; i < 2; i++) {
@@ -148,11 +149,11 @@ static size_t control_at(const Tokenizer *t, const char *text, size_t size, int3
         *id = ids[i];
         if (length && length <= size && !memcmp(text, spelling, length)) return length;
     }
-    return 0;
+    return tokenizer_control_at(t, text, size, id);
 }
 
-// Some tokenizers take <s> in a text for characters. Here, as in transformers, it is the token, and what is between two
-// of them is encoded by itself.
+// Some tokenizers take <s> and the marks of turns in a text for characters. Here, as in transformers, they are tokens,
+// and what is between two of them is encoded by itself.
 static Status encode(ChatWorker *w, const char *text, size_t size, TokenList *out) {
     const Tokenizer *t = w->format->tokenizer;
     if (!w->format->splits) return encoder_encode(w->encoder, text, size, out);

@@ -29,9 +29,9 @@ struct Tokenizer {
     Bpe bpe;
     char *patterns[MAX_PATTERNS];
     int num_patterns;
-    bool add_prefix_space; // add a blank before text that does not begin with one
-    AddedSet added[ADDED_SETS];
-    TokenType *types; // [vocabulary]; NULL: of BPE all are TOKEN_NORMAL
+    bool add_prefix_space;      // add a blank before text that does not begin with one
+    AddedSet added[ADDED_SETS]; // of SentencePiece the first has the control pieces, for tokenizer_control_at
+    TokenType *types;           // [vocabulary]; NULL: of BPE all are TOKEN_NORMAL
     SentencePiece *sentencepiece;
     SentencePieceRules rules; // of `file`
     int32_t eod, bos;
@@ -55,6 +55,8 @@ void sentencepiece_read_file(Tokenizer *tokenizer);
 void added_set_add(AddedSet *set, const char *text, size_t size, AddedToken token);
 void added_set_ready(AddedSet *set); // call it after the last added_set_add
 void added_set_free(AddedSet *set);
+// The bytes of the longest added token that begins at `text`, and its id; 0: there is none.
+size_t added_set_at(const AddedSet *set, const char *text, size_t bytes, int32_t *id);
 // Finds the first added token at or after `from`. The match includes the blanks that the token strips, but none
 // before `from`. Returns false when there is no token.
 typedef struct {

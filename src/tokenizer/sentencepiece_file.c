@@ -73,6 +73,15 @@ static void read_normalizer(Message spec, SentencePieceRules *rules) {
     }
 }
 
+static void add_controls(Tokenizer *t, int size) {
+    for (int id = 0; id < size; id++) {
+        const char *piece = sentencepiece_piece(t->sentencepiece, id);
+        bool control = *piece && t->types[id] == TOKEN_CONTROL;
+        if (control) added_set_add(&t->added[0], piece, strlen(piece), (AddedToken){.id = id});
+    }
+    added_set_ready(&t->added[0]);
+}
+
 void sentencepiece_read_file(Tokenizer *t) {
     enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3 };
     int size = sentencepiece_size(t->sentencepiece), count = 0;
@@ -86,7 +95,10 @@ void sentencepiece_read_file(Tokenizer *t) {
         if (f.number == TRAINER) read_trainer(f.bytes, &t->rules);
         if (f.number == NORMALIZER) read_normalizer(f.bytes, &t->rules);
     }
-    if (count == size) return;
+    if (count == size) {
+        add_controls(t, size);
+        return;
+    }
     free(t->types);
     t->types = NULL;
 }

@@ -141,6 +141,10 @@ const char *tokenizer_pattern(const Tokenizer *t, int i) {
     return t->patterns[i];
 }
 
+size_t tokenizer_control_at(const Tokenizer *t, const char *text, size_t bytes, int32_t *id) {
+    return t->kind == TOKENIZER_SENTENCEPIECE ? added_set_at(&t->added[0], text, bytes, id) : 0;
+}
+
 // ---- Decode -------------------------------------------------------------------------------------------
 
 static void take_text(void *self, const char *text, size_t bytes) { text_add_bytes(self, text, bytes); }

@@ -141,6 +141,9 @@ void encoder_close(Encoder *encoder);
 // not an integer of its vocabulary, where a pattern of a tokenizer.json exceeds PCRE2's limits, and where
 // SentencePiece gets 1 GiB or more.
 Status encoder_encode(Encoder *encoder, const char *text, size_t bytes, TokenList *out);
+// The bytes of the control piece of SentencePiece, such as <s> or <start_of_turn>, that begins at `text`, and its id;
+// 0: there is none. encoder_encode takes it for characters, other libraries for the token.
+size_t tokenizer_control_at(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t *id);
 // Encodes a single text, such as a prompt, with an encoder of its own.
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t bytes, TokenList *out);
 

@@ -43,6 +43,14 @@ static uint32_t longest_at(const AddedSet *set, const char *text, size_t left) {
     return NOT_FOUND;
 }
 
+size_t added_set_at(const AddedSet *set, const char *text, size_t bytes, int32_t *id) {
+    if (!bytes || !set->starts[(unsigned char)text[0]]) return 0;
+    uint32_t i = longest_at(set, text, bytes);
+    if (i == NOT_FOUND) return 0;
+    *id = set->tokens[i].id;
+    return set->texts.entries[i].bytes;
+}
+
 bool added_set_find(const AddedSet *set, const char *text, size_t bytes, size_t from, AddedMatch *match) {
     if (!set->texts.count) return false;
     for (size_t at = from; at < bytes; at++) {
