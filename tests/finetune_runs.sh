@@ -223,6 +223,8 @@ if check "wrong data are refused with file, line and what to do"; then
     refused 65 "empty.jsonl: it is empty" model empty.jsonl --save none
     echo '{"body": "x"}' >keyless.jsonl
     refused 65 "keyless.jsonl:1: neither a conversation" model keyless.jsonl --save none
+    echo '{"prompt": "q", "chosen": "a", "rejected": "b"}' >pairs.jsonl
+    refused 78 "\`trireme train --dpo\`" model pairs.jsonl --save none
     refused 66 "nothing.jsonl: there is no such file" model nothing.jsonl --save none
     refused 66 "nowhere" nowhere chats.jsonl --save none
     refused 64 "usage: trireme finetune MODEL DATA" model

@@ -28,6 +28,8 @@ static void contents(void) {
         snprintf(line, sizeof line, "\n{\"%s\": 1, \"text\": \"x\"}\n{\"text\": \"x\"}\n", chats[i]);
         EXPECT(contents_of("a.jsonl", line) == HOLDS_CONVERSATIONS, "%s", chats[i]);
     }
+    EXPECT(contents_of("a.jsonl", "{\"prompt\": 1, \"chosen\": 1, \"rejected\": 1}\n") == HOLDS_PAIRS,
+           "pairs");
     EXPECT(contents_of("a.jsonl", "{\"text\": \"messages\"}\n{\"messages\": 1}\n") == HOLDS_TEXT, "text");
     EXPECT(contents_of("a.txt", "{\"messages\": 1}\n") == HOLDS_TEXT, "a text file");
     expect_refused("empty.jsonl", "", "empty.jsonl: it is empty");

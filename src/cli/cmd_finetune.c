@@ -219,6 +219,13 @@ static Status prepare_data(Finetune *f) {
     CorpusContents contents;
     const StringList *keys = &f->options->json_keys;
     TRY(corpus_look(f->data, keys->items, keys->count, &contents));
+    if (contents == HOLDS_PAIRS || f->options->dpo)
+        return fail(
+            ERR_CONFIG,
+            "%s: finetune trains on conversations and texts. Pairs of answers, chosen and rejected, are for "
+            "`trireme prepare-chat --preferences` and `trireme train --dpo`, best from a model that was "
+            "fine-tuned before",
+            f->data);
     f->conversations = contents == HOLDS_CONVERSATIONS;
     TRY(f->conversations ? prepare_chats(f) : prepare_text(f));
     return count_data(f);

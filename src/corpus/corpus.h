@@ -27,7 +27,7 @@ Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_
 // What training data hold. Looks at the first document of a file or folder: JSON with a key of conversations (chat.h),
 // or text, in a file of its own or under one of `keys`. Fails with ERR_DATA, which names file and line, where it is
 // neither, and for an empty file.
-typedef enum { HOLDS_TEXT, HOLDS_CONVERSATIONS } CorpusContents;
+typedef enum { HOLDS_TEXT, HOLDS_CONVERSATIONS, HOLDS_PAIRS } CorpusContents; // PAIRS: of answers, for --dpo
 Status corpus_look(const char *input, const char *const *keys, int num_keys, CorpusContents *contents);
 
 // ---- trireme preprocess -------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ static bool is_conversation(const Json *line) {
 
 static Status look_at_line(const Json *line, const char *what, const char *const *keys, int num_keys,
                            CorpusContents *contents) {
-    *contents = is_conversation(line) ? HOLDS_CONVERSATIONS : HOLDS_TEXT;
-    if (*contents == HOLDS_CONVERSATIONS) return OK;
+    bool pair = json_member(line, "chosen") && json_member(line, "rejected");
+    *contents = pair ? HOLDS_PAIRS : is_conversation(line) ? HOLDS_CONVERSATIONS : HOLDS_TEXT;
+    if (*contents != HOLDS_TEXT) return OK;
     for (int i = 0; i < num_keys; i++)
         if (json_member(line, keys[i])) return OK;
     return fail(
