@@ -95,6 +95,9 @@ static void a_microbatch_has_its_pairs(void) {
                        .starts = STARTS,
                        .reference = REFERENCE,
                        .outcomes = outcomes};
+    EXPECT(pairs_train(&pairs, 0, 12) && pairs_train(&pairs, 1, 1) && !pairs_train(&pairs, 5, 2) &&
+               !pairs_train(&pairs, 10, 2) && pairs_train(&(PairBatch){.samples = 2}, 0, 12),
+           "rows that are trained");
     double logs[2][NUM_ANSWERS] = {{0}};
     for (int i = 0; i < 12; i++) {
         sums[i] = 1.5F + (float)i, targets[i] = -0.25F * (float)i;

@@ -93,7 +93,8 @@ static void chunks_give_what_the_whole_gives(void) {
         RunResult whole, chunks;
         RunPlan plan = plan_for((Grid)GRID(t, 1, 1), "1f1b", 1, RUN_SANDWICH);
         plan.spec.shape.layers = plan.spec.split.layers = 1;
-        plan.spec.shape.sequence = plan.spec.shape.positions = 550; // 1100 tokens, in three chunks
+        // 1100 tokens in three chunks, of which the last one is padding.
+        plan.spec.shape.sequence = plan.spec.shape.positions = 550;
         plan.spec.mode.whole_logits = true;
         plan.steps = 2;
         EXPECT_OK(run_plan(&plan, &whole));

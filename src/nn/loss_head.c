@@ -213,10 +213,13 @@ static LossParts parts_of(const PairHead *p, int64_t first, int64_t count) {
     return parts;
 }
 
+// Chunks of prompts and padding alone have no part in the loss.
 static void pairs_forward(Context *c, const LossHead *head, const PairHead *p, const Microbatch *mb) {
+    device_zero(c->device, c->stream, p->parts);
     for (int64_t first = 0; first < p->x.rows; first += p->step) {
         ArenaMark mark = arena_mark(c->scratch);
         int64_t count = p->x.rows - first < p->step ? p->x.rows - first : p->step;
+        if (!pairs_train(mb->pairs, first, count)) continue;
         Tensor logits = p->logits.data ? p->logits : take_logits(c, head, count);
         chunk_logits(c, head, tensor_rows(p->x, first, count), logits);
         begin_loss(c, head, logits, tensor_part(mb->labels, first, count), parts_of(p, first, count));
@@ -239,7 +242,11 @@ static void pairs_backward(Context *c, const LossHead *head, const PairHead *p, 
     for (int64_t first = 0; first < p->x.rows; first += p->step) {
         ArenaMark mark = arena_mark(c->scratch);
         int64_t count = p->x.rows - first < p->step ? p->x.rows - first : p->step;
-        Tensor x = tensor_rows(p->x, first, count);
+        Tensor x = tensor_rows(p->x, first, count), dx = tensor_rows(p->dx, first, count);
+        if (!pairs_train(mb->pairs, first, count)) {
+            device_zero(c->device, c->stream, dx);
+            continue;
+        }
         Tensor logits = p->logits.data ? p->logits : take_logits(c, head, count);
         Tensor dlogits = take_dlogits(c, head, logits, x.dtype);
         Microbatch chunk = chunk_of(mb, first, count);
@@ -247,7 +254,7 @@ static void pairs_backward(Context *c, const LossHead *head, const PairHead *p, 
         if (!p->logits.data) chunk_logits(c, head, x, logits);
         finish_loss(c, head, logits, dlogits, parts_of(p, first, count), &chunk);
         uncap_gradient(c, head, logits, dlogits);
-        chunk_gradients(c, head, x, dlogits, tensor_rows(p->dx, first, count));
+        chunk_gradients(c, head, x, dlogits, dx);
         arena_release(c->scratch, mark);
     }
 }

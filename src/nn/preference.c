@@ -108,6 +108,12 @@ PairOutcome preference_outcome(const PreferenceRule *rule, const PairScores *sco
     return outcome;
 }
 
+bool pairs_train(const PairBatch *p, int64_t first, int64_t count) {
+    for (int64_t row = first; p->mask && row < first + count; row++)
+        if (p->mask[row] != 0) return true;
+    return !p->mask;
+}
+
 static int answer_of(const PairBatch *pairs, int64_t row) {
     return pairs->starts[row] > 0 ? REJECTED : CHOSEN;
 }

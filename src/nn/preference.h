@@ -50,6 +50,8 @@ typedef struct {
     PairOutcome *outcomes;                  // [B], of the last forward
 } PairBatch;
 
+// Whether any of rows [first, first + count) is trained; without data: true.
+bool pairs_train(const PairBatch *pairs, int64_t first, int64_t count);
 // Computes the outcomes from two parts of the probability of each of `tokens` = S*B labels: the sum over the vocabulary
 // of exp(logit - max), and the label's logit less max. Writes to weights [S*B] the factor of the gradient of each
 // label's cross-entropy; 0 where the label is not trained. Without data all are 0.
