@@ -111,6 +111,7 @@ if check "Ctrl-C saves, and the same command goes on to the same bytes"; then
     tune ../on "${options[@]}"
     cd .. || exit 1
     says on "out: goes on after step "
+    says_not on "  step 1/"
     cmp whole/out/model.gguf broken/out/model.gguf || complain "other bytes in model.gguf"
     diff -r whole/out/hf broken/out/hf || complain "other bytes in hf"
     [[ $(loss whole after) == "$(loss on after)" ]] || complain "another loss"
