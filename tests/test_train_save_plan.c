@@ -104,8 +104,8 @@ static void failures_come_from_the_ledger(void) {
     static const char *const lines[] = {
         "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 0, \"event\": \"opening\"}",
         "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 5, \"event\": \"opening\"}",
-        "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 6, \"event\": \"loaded\", \"from\": \"memory\", "
-        "\"iteration\": 2}",
+        ("{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 6, \"event\": \"loaded\", "
+         "\"from\": \"memory\", \"iteration\": 2}"),
         "{\"at\": \"2026-11-24T00:00:00.000Z\", \"mono_s\": 86400, \"event\": \"opening\"}"};
     const char *path = harness_path("ledger.jsonl");
     FILE *file = fopen(path, "w");
