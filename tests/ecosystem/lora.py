@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -187,6 +188,19 @@ def goes_on(case, ours):
     assert again == ours[5:], f"{name}: {again} after the fifth step, not {ours[5:]}"
 
 
+def refuses_another_base(case):
+    """Of the same config.json, with other weights."""
+    name, kind, config = case[:3]
+    os.rename(name, f"{name}-away")
+    torch.manual_seed(SEED + 1)
+    kind(config).save_pretrained(name)
+    out = subprocess.run([TRIREME, "train", *options(case), "--lr", "1e-3", "--load", f"{name}-ours"], stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True)
+    assert out.returncode == 66 and "and another one is there now" in out.stdout, out.stdout
+    shutil.rmtree(name)
+    os.rename(f"{name}-away", name)
+
+
 def any_grid(case, ours):
     name = case[0]
     assert train(case, f"{name}-p", "--ranks", "2", "--pp", "2") == ours
@@ -204,6 +218,7 @@ def main():
     for case in CASES:
         ours = compare(case, samples)
         goes_on(case, ours)
+        refuses_another_base(case)
         any_grid(case, ours)
 
 
