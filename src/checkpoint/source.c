@@ -143,17 +143,21 @@ bool model_is_there(const char *path) {
 
 static Status open_model(ModelSource **source, const char *path, int64_t step, bool is_base);
 
+static Status no_base(const char *folder, const char *base) {
+    char what[4200] = "names no model";
+    if (*base) snprintf(what, sizeof what, "names the model \"%.4000s\", which is not at that path", base);
+    return fail(
+        ERR_NO_INPUT,
+        "%s is an adapter (PEFT) and needs its base; base_model_name_or_path in its adapter_config.json %s: "
+        "write the path of the model's folder there, or give --load MODEL --adapter %s",
+        folder, what, folder);
+}
+
 static Status open_base(ModelSource **base, const char *folder) {
     PeftConfig config;
     TRY(peft_config_read(folder, &config));
     Status status =
-        file_exists(config.base)
-            ? open_model(base, config.base, -1, true)
-            : fail(
-                  ERR_NO_INPUT,
-                  "%s is an adapter (PEFT) of the model \"%s\", which is not at that path: name the model's folder "
-                  "with --load MODEL --adapter %s, or as base_model_name_or_path in its adapter_config.json",
-                  folder, config.base, folder);
+        file_exists(config.base) ? open_model(base, config.base, -1, true) : no_base(folder, config.base);
     peft_config_free(&config);
     return status;
 }
