@@ -145,6 +145,7 @@ fi
 if check "a GGUF file and a checkpoint are models, too"; then
     need tuned
     tune from_gguf tuned/model.gguf chats.jsonl --tokenizer-model model --train-iters 2
+    says from_gguf "trireme import tuned/model.gguf --tokenizer-model model --save model-tuned/base"
     [[ -s model-tuned/hf/config.json ]] || complain "no model-tuned: $(ls)"
     tune from_checkpoint random chats.jsonl --train-iters 2 --chat-template alpaca
     [[ -s random-tuned/hf/chat_template.jinja ]] || complain "the template that was named is not with the model"

@@ -3,20 +3,15 @@
 #include "base/file.h"
 #include "base/rank.h"
 #include "cli/finetune.h"
-#include "dataset/dataset.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    HELD_OUT_SHARE = 20, // of the data, one in so many is held out
-    MAX_HELD_OUT = 200,  // samples or documents
-    MIN_PACKED = 20,     // fewer packed samples: one conversation each
-    COLUMNS = 110,       // of a printed command
-};
+enum { COLUMNS = 110 }; // of a printed command
 
 void finetune_free(Finetune *f) {
+    words_free(&f->import);
     words_free(&f->prepare);
     words_free(&f->train);
     text_free(&f->why);
@@ -88,10 +83,10 @@ static Status check_options(Finetune *f) {
     return OK;
 }
 
-static Status look_at_model(Finetune *f) {
+static Status look_at_model(Finetune *f, const char *path) {
     ModelSource *source;
     Tokenizer *tokenizer = NULL;
-    TRY(model_source_open(&source, f->model, -1));
+    TRY(model_source_open(&source, path, -1));
     model_source_warn(source);
     snprintf(f->model_path, sizeof f->model_path, "%s", model_source_path(source));
     f->shape = model_source_info(source)->shape;
@@ -103,132 +98,34 @@ static Status look_at_model(Finetune *f) {
     return fail(status, "%s has no tokenizer: name the model's by --tokenizer-model", f->model);
 }
 
-// ---- the data ---------------------------------------------------------------------------------------
-
-static void add_data_words(const Finetune *f, const char *verb, const char *tokenizer, CommandWords *words) {
-    words_add(words, "%s", verb);
-    words_add(words, "--input");
-    words_add(words, "%s", f->data);
-    words_add(words, "--tokenizer-model");
-    words_add(words, "%s", tokenizer);
-    words_add(words, "--output-prefix");
-    words_add(words, "%s/data", f->folder);
-}
-
-static Status parse(const CommandWords *words, Verb verb, Options *options) {
+Status finetune_parse(const CommandWords *words, Verb verb, Options *options) {
     return options_parse(options, verb, (int)words->count - 1, words->items + 1);
 }
 
-static const char *const of_data[] = {"tokenizer_model", "seq_length", NULL};
-
-static void chat_words(const Finetune *f, int seq_length, bool pack, CommandWords *words) {
-    add_data_words(f, "prepare-chat", f->tokenizer, words);
-    words_add(words, "--seq-length");
-    words_add(words, "%d", seq_length);
-    if (!pack && !options_given(f->options, "pack")) words_add(words, "--no-pack");
-    options_words(f->options, FOR_PREPARE_CHAT, of_data, words);
-}
-
-// Reads all conversations; writes them, unless `measures` their lengths alone.
-static Status run_chats(Finetune *f, int seq_length, bool pack, bool measures) {
-    CommandWords words = {0};
+// A GGUF file becomes a checkpoint first, in DIR/base: with its tokenizer beside it, and without its quantisation,
+// which would be undone again at each start.
+static Status import_gguf(Finetune *f) {
     Options options;
-    ChatSummary s;
-    chat_words(f, seq_length, pack, &words);
-    Status status = parse(&words, FOR_PREPARE_CHAT, &options);
-    if (status == OK) {
-        ChatJob job = chat_job_of(&options);
-        if (measures) job.output_prefix = NULL, job.num_shown = 1; // nothing is shown, so that all is read
-        status = chat_prepare(&job, &s);
+    char base[4096];
+    size_t size = strlen(f->model_path);
+    if (size < 6 || strcmp(f->model_path + size - 5, ".gguf") != 0) return OK;
+    snprintf(base, sizeof base, "%.3000s/base", f->folder);
+    words_add(&f->import, "import");
+    words_add(&f->import, "%s", f->model);
+    words_add(&f->import, "--tokenizer-model");
+    words_add(&f->import, "%s", f->tokenizer);
+    words_add(&f->import, "--save");
+    words_add(&f->import, "%s", base);
+    int64_t *steps;
+    int count;
+    Status status = checkpoint_steps(base, &steps, &count);
+    free(steps);
+    if (status == OK && !count) status = finetune_parse(&f->import, FOR_IMPORT, &options);
+    if (status == OK && !count) {
+        status = cmd_import(&options);
         options_destroy(&options);
     }
-    if (status == OK) {
-        f->count = s.conversations, f->tokens = s.tokens, f->trained = s.trained, f->longest = s.longest;
-        if (!measures && s.bad_lines)
-            fprintf(stderr, "left out %" PRId64 " bad lines:\n%s", s.bad_lines, text_string(&s.left_out));
-        if (!measures && s.dropped)
-            fprintf(stderr, "left out %" PRId64 " conversations that are too long\n", s.dropped);
-        if (!measures && s.truncated) fprintf(stderr, "truncated %" PRId64 " conversations\n", s.truncated);
-        text_free(&s.left_out);
-    }
-    if (!measures) words_join(&f->prepare, &words);
-    words_free(&words);
-    return status;
-}
-
-// Few samples would leave few to hold out, so few conversations are not packed.
-static Status prepare_chats(Finetune *f) {
-    const Options *o = f->options;
-    int window = o->seq_length != INT_UNSET ? o->seq_length : finetune_window(f);
-    TRY(run_chats(f, window, true, true));
-    int seq_length = finetune_seq_length(f);
-    return run_chats(f, seq_length, f->tokens / (seq_length + 1) >= MIN_PACKED, false);
-}
-
-static Status prepare_text(Finetune *f) {
-    CommandWords words = {0};
-    Options options;
-    PreprocessSummary s;
-    add_data_words(f, "preprocess", f->tokenizer, &words);
-    words_add(&words, "--append-eod");
-    options_words(f->options, FOR_PREPROCESS, (const char *const[]){"tokenizer_model", "log_interval", NULL},
-                  &words);
-    Status status = parse(&words, FOR_PREPROCESS, &options);
-    if (status == OK) {
-        PreprocessJob job = preprocess_job_of(&options);
-        status = preprocess_run(&job, &s);
-        options_destroy(&options);
-    }
-    if (status == OK) {
-        if (s.bad_lines)
-            fprintf(stderr, "left out %" PRId64 " bad lines:\n%s", s.bad_lines, text_string(&s.left_out));
-        text_free(&s.left_out);
-    }
-    words_join(&f->prepare, &words);
-    words_free(&words);
-    return status;
-}
-
-// The last ones are held out: one in twenty, at least one where there are two.
-static Status count_data(Finetune *f) {
-    IndexedDataset *data;
-    Text prefix = {0};
-    text_add(&prefix, "%s/data", f->folder);
-    Status status = indexed_dataset_open(&data, prefix.data, 0);
-    text_free(&prefix);
-    TRY(status);
-    int64_t documents = indexed_dataset_num_documents(data), sequences = indexed_dataset_num_sequences(data);
-    f->tokens = indexed_dataset_num_tokens(data);
-    indexed_dataset_close(data);
-    f->units = f->conversations ? documents : sequences;
-    if (!f->conversations) f->count = sequences;
-    int64_t held_out = (f->units + HELD_OUT_SHARE / 2) / HELD_OUT_SHARE;
-    held_out = held_out < 1 ? 1 : held_out > MAX_HELD_OUT ? MAX_HELD_OUT : held_out;
-    f->held_out = f->units > 1 ? held_out : 0;
-    f->samples = f->units - f->held_out;
-    if (f->conversations) return OK;
-    f->samples = f->tokens * f->samples / f->units / finetune_seq_length(f);
-    if (f->samples) return OK;
-    return fail(ERR_DATA,
-                "%s: its %" PRId64
-                " tokens are fewer than one sequence of %d: give more text, or a smaller --seq-length",
-                f->data, f->tokens, finetune_seq_length(f));
-}
-
-static Status prepare_data(Finetune *f) {
-    CorpusContents contents;
-    const StringList *keys = &f->options->json_keys;
-    TRY(corpus_look(f->data, keys->items, keys->count, &contents));
-    if (contents == HOLDS_PAIRS || f->options->dpo)
-        return fail(
-            ERR_CONFIG,
-            "%s: finetune trains on conversations and texts. Pairs of answers, chosen and rejected, are for "
-            "`trireme prepare-chat --preferences` and `trireme train --dpo`, best from a model that was "
-            "fine-tuned before",
-            f->data);
-    f->conversations = contents == HOLDS_CONVERSATIONS;
-    TRY(f->conversations ? prepare_chats(f) : prepare_text(f));
-    return count_data(f);
+    return status == OK ? look_at_model(f, base) : status;
 }
 
 // ---- what is said -------------------------------------------------------------------------------------
@@ -251,6 +148,7 @@ static void print_plan(const Finetune *f) {
         printf("%s: %" PRId64 " documents, %" PRId64 " tokens of text\n", f->data, f->count, f->tokens);
     printf("chosen:\n%s", text_string(&f->why));
     printf("the same by hand:\n");
+    if (f->import.count) print_command(&f->import);
     print_command(&f->prepare);
     CommandWords train = {0};
     words_join(&train, &f->train);
@@ -324,7 +222,7 @@ static Status evaluate(Finetune *f, const Options *train, const char *path, doub
     words_split(&words, train->bf16 ? "--bf16" : train->fp16 ? "--fp16" : "");
     if (train->allow_non_finite) words_add(&words, "--allow-non-finite");
     if (strcmp(train->device, "cpu") != 0) words_add(&words, "--device=%s", train->device);
-    Status status = parse(&words, FOR_EVALUATE, &options);
+    Status status = finetune_parse(&words, FOR_EVALUATE, &options);
     if (status == OK) {
         status = evaluate_quietly(&options, &p);
         options_destroy(&options);
@@ -357,7 +255,7 @@ static Status train_on(const Finetune *f, int64_t step) {
     words_add(&words, "--load");
     words_add(&words, "%s", step < 0 ? f->model_path : path);
     if (step < 0) words_add(&words, "--finetune");
-    Status status = parse(&words, FOR_TRAIN, &options);
+    Status status = finetune_parse(&words, FOR_TRAIN, &options);
     if (status == OK) {
         status = train_verb(&options, true);
         options_destroy(&options);
@@ -382,7 +280,7 @@ static Status export_as(const Finetune *f, const char *to, const char *name, con
     if (dtype) words_add(&words, "%s", dtype);
     words_split(&words, "--output");
     words_add(&words, "%s", path);
-    Status status = parse(&words, FOR_EXPORT, &options);
+    Status status = finetune_parse(&words, FOR_EXPORT, &options);
     if (status == OK) {
         status = cmd_export(&options);
         options_destroy(&options);
@@ -448,10 +346,11 @@ static Status run(Finetune *f, const Options *train) {
 static Status finetune(Finetune *f) {
     Options train;
     TRY(check_options(f));
-    TRY(look_at_model(f));
+    TRY(look_at_model(f, f->model));
     TRY(finetune_record_open(f));
+    TRY(import_gguf(f));
     bool planned = f->train.count > 0;
-    if (!planned) TRY(interrupted(f, prepare_data(f), 0));
+    if (!planned) TRY(interrupted(f, finetune_prepare(f), 0));
     if (!planned) TRY(finetune_plan(f));
     if (!planned) print_plan(f);
     if (f->options->dry_run) {
@@ -459,7 +358,7 @@ static Status finetune(Finetune *f) {
         return OK;
     }
     TRY(finetune_record_save(f));
-    TRY(parse(&f->train, FOR_TRAIN, &train));
+    TRY(finetune_parse(&f->train, FOR_TRAIN, &train));
     Status status = run(f, &train);
     options_destroy(&train);
     return status;

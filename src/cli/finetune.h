@@ -22,6 +22,7 @@ typedef struct {
     int64_t samples;         // that one epoch trains on
 
     // What is decided.
+    CommandWords import;  // the command that makes a checkpoint of a GGUF file; else none
     CommandWords prepare; // the command that made the data set
     CommandWords train;   // `trireme train` with its options, but --load
     Text why;             // lines for the user
@@ -32,6 +33,13 @@ typedef struct {
 } Finetune;
 
 void finetune_free(Finetune *f);
+// Parses the words of a command, after its verb, as options of that verb.
+Status finetune_parse(const CommandWords *words, Verb verb, Options *options);
+
+// ---- finetune_data.c ----------------------------------------------------------------------------
+
+// Writes the data set DIR/data, and counts it. ERR_DATA names file and line.
+Status finetune_prepare(Finetune *f);
 
 // ---- finetune_plan.c ----------------------------------------------------------------------------
 
