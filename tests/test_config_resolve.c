@@ -241,12 +241,12 @@ static void reasons_of_idle_options(void) {
          "--loss-spike-factor has no effect: it is for --check-for-spiky-loss or for --rewind-on-spike\n"},
         {FOR_TRAIN, "--trace-events 300", "--trace-events has no effect: it is for --trace\n"},
         {FOR_TRAIN, "--lr-decay-style constant --min-lr 1e-5",
-         "--min-lr has no effect: it is not for --lr-decay-style constant\n"},
+         "--min-lr has no effect: it is for --lr-decay-style other than constant\n"},
         // One reason is enough, and without an option there is none.
         {FOR_TRAIN, "--yarn-beta-slow 2",
          "--yarn-beta-slow has no effect: it is for --position-embedding-type rope\n"},
         {FOR_GENERATE, "--temperature 0 --top-k 5",
-         "--top-k has no effect: it is not for --temperature 0.0\n"},
+         "--top-k has no effect: it is for --temperature other than 0.0\n"},
         {FOR_GENERATE, "--top-k 5 --seed 3", ""},
         {FOR_EVALUATE, "--task t --split 0,1,0", "--split has no effect: it is for --data-path\n"},
     };

@@ -63,6 +63,7 @@ static void shapes(void) {
         {"{\"context\": \"Q\", \"choices\": [\"x\", \"yz\"], \"gold\": 1}", "Q| x Q| yz* ", TASK_CHOICE},
         // What joins a choice to its context.
         {"{\"context\": \"Q\", \"choices\": [\" x\", \"y\"], \"gold\": 0}", "Q| x* Q| y ", TASK_CHOICE},
+        {"{\"context\": \"Q\", \"choices\": [\"1\", \"0\"], \"gold\": \"1\"}", "Q| 1* Q| 0 ", TASK_CHOICE},
         {"{\"context\": \"Q \", \"choices\": [\"x\"], \"gold\": 0}", "Q| x* ", TASK_CHOICE},
         {"{\"context\": \"\", \"choices\": [\"x\"], \"gold\": 0}", "$|x* ", TASK_CHOICE},
         {"{\"context\": \"Q\", \"choices\": [\"x\"], \"gold\": 0, \"delimiter\": \"\"}", "Q|x* ",

@@ -130,7 +130,7 @@ typedef struct Options {
 
 // Sets the defaults, then the values of the file of --config and of the arguments (argv[0] is the first argument, not
 // the program). It reads `--key value` and `--key=value`, for flags also `--key=false` and the negative spellings.
-// CommandWords that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown
+// Words that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown
 // one. It does not handle --help: see options_help. The Options own their strings until options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
 // Returns how many words at the beginning of an argument list belong together: an option and its values, or one other

@@ -92,10 +92,11 @@ static void explain(const Options *o, const IdleRow *row, Text *out) {
         Condition condition = condition_at(c);
         if (!is_known(o, condition.index)) continue;
         bool flag = option_table[condition.index].type == FLAG, any = condition.length == 0;
-        bool without = flag ? condition.values[0] == 'f' : condition.other != any;
+        bool without = flag && condition.values[0] == 'f', other = !flag && !any && condition.other;
         text_add(out, "%s%s", before, without ? "not for " : "for ");
         add_name(condition.index, out);
-        if (!flag && !any) text_add(out, " %.*s", (int)condition.length, condition.values);
+        if (!flag && !any)
+            text_add(out, "%s %.*s", other ? " other than" : "", (int)condition.length, condition.values);
         before = " or ";
     }
 }

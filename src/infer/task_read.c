@@ -200,12 +200,12 @@ static Status mark_right(Reader *r, TaskItem *item, int64_t number) {
     return OK;
 }
 
-// The target as lm-evaluation-harness writes it: a number as a string, a list of them, or the choice itself, with or
-// without the blank before it.
+// The text of a choice, with or without the blank before it. lm-evaluation-harness writes also numbers as strings.
 static Status mark_target(Reader *r, const Json *line, TaskItem *item, const Json *target) {
     int64_t number;
     int found = 0;
-    if (parse_int(target->string, &number)) return mark_right(r, item, number);
+    bool is_harness = !strcmp(r->shape->right, "target");
+    if (is_harness && parse_int(target->string, &number)) return mark_right(r, item, number);
     for (int i = 0; i < item->count; i++) {
         const Json *choice;
         TRY(string_at(r, line, r->shape->choices, i, &choice));

@@ -456,12 +456,14 @@ void reporter_parameters(Reporter *r, int64_t iteration, uint64_t sum) {
 }
 
 static void print_validation(double loss, const PairMeans *pairs, int64_t iteration, bool last) {
-    char text[448], dashes[448], rewards[192] = "";
-    if (pairs) describe_pairs(pairs, rewards);
+    char text[448], dashes[448], rest[192] = "";
+    if (pairs)
+        describe_pairs(pairs, rest);
+    else
+        snprintf(rest, sizeof rest, "lm loss PPL: %.6E | ", exp(loss < 20 ? loss : 20));
     int length =
-        snprintf(text, sizeof text,
-                 " validation loss at iteration %" PRId64 "%s | lm loss value: %.6E | lm loss PPL: %.6E | %s",
-                 iteration, last ? " on validation set" : "", loss, exp(loss < 20 ? loss : 20), rewards);
+        snprintf(text, sizeof text, " validation loss at iteration %" PRId64 "%s | lm loss value: %.6E | %s",
+                 iteration, last ? " on validation set" : "", loss, rest);
     memset(dashes, '-', sizeof dashes);
     printf("%.*s\n%s\n%.*s\n", length + 1, dashes, text, length + 1, dashes);
     fflush(stdout);

@@ -131,7 +131,7 @@ static Status find_turn_end(const char *prefix, void *self) {
 Status batches_turn_end(const Options *o, int *end) {
     ModelTokens tokens = {0};
     *end = NO_TOKEN;
-    if (!o->sft) return OK;
+    if (!options_have_conversations(o)) return OK;
     TRY(visit_prefixes(o, SPLIT_TRAIN, find_turn_end, &tokens));
     if (tokens.num_ends) *end = tokens.ends[0];
     return OK;
