@@ -15,6 +15,7 @@ typedef struct {
     uint32_t *seen; // with a cache: of row b after so many tokens of calls, [longest + 1, B]
     int held;       // tokens of each row that it has seen
     int64_t computed;
+    int done; // continuations that it has been told of
 } Model;
 
 static float model_nll(uint32_t seen, int32_t label) { return (float)((seen ^ (uint32_t)label) % 60) / 16; }
@@ -42,9 +43,15 @@ static bool score(void *self, int position, int32_t *tokens, int32_t *labels, in
     return true;
 }
 
+static void count_done(void *self, int count) { ((Model *)self)->done += count; }
+
 static ScoreModel score_model(Model *m) {
-    return (ScoreModel){
-        .self = m, .batch = m->batch, .longest = m->longest, .cache = m->cache, .score = score};
+    return (ScoreModel){.self = m,
+                        .batch = m->batch,
+                        .longest = m->longest,
+                        .cache = m->cache,
+                        .score = score,
+                        .done = count_done};
 }
 
 // ---- perplexity ---------------------------------------------------------------------------------
@@ -319,6 +326,9 @@ static int64_t score_many(Requests *r, int batch, bool cache) {
     ScoreModel model = score_model(&m);
     EXPECT_OK(continuations_score(&model, &r->continuations));
     free(m.seen);
+    int scored = 0;
+    for (int i = 0; i < r->continuations.count; i++) scored += r->continuations.items[i].scored > 0;
+    EXPECT(m.done == scored, "%d of %d continuations are done", m.done, scored);
     for (int i = 0; i < r->continuations.count; i++) {
         const Continuation *c = &r->continuations.items[i];
         Continuation alone = answer_alone(c);

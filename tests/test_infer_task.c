@@ -267,6 +267,61 @@ static void refused_filters(void) {
     }
 }
 
+// ---- answers ------------------------------------------------------------------------------------
+
+// Says "xy" and then a token that ends texts, after prompts of several lengths.
+typedef struct {
+    int batch, vocabulary, done;
+    int32_t end;
+} Speaker;
+
+static void speak(void *self, int position, const int32_t *tokens, int n, float *logits) {
+    Speaker *s = self;
+    (void)position;
+    for (int b = 0; b < s->batch; b++) {
+        int32_t last = tokens[(n - 1) * s->batch + b];
+        int32_t next = last == 'x' - '!' ? 'y' - '!' : last == 'y' - '!' ? s->end : 'x' - '!';
+        for (int v = 0; v < s->vocabulary; v++) logits[b * s->vocabulary + v] = v == next;
+    }
+}
+
+static bool never(void *self) {
+    (void)self;
+    return false;
+}
+
+static void count_answers(void *self, int count) { ((Speaker *)self)->done += count; }
+
+static void answers(void) {
+    Tokenizer *tokenizer = byte_tokenizer();
+    TokenList ends = {0};
+    Tasks tasks = {0};
+    Speaker s = {.batch = 2, .vocabulary = 257, .end = 'E' - '!'};
+    token_list_add(&ends, &s.end, 1);
+    EXPECT_OK(read_text(&tasks, "f",
+                        "{\"prompt\": \"P\", \"target\": \"xy\", \"max_new_tokens\": 9}\n"
+                        "{\"prompt\": \"PPP\", \"until\": \"y\", \"target\": \"x\", \"max_new_tokens\": 9}\n"
+                        "{\"prompt\": \"PP\", \"target\": \"x\", \"max_new_tokens\": 1}",
+                        0));
+    TokenModel model = {.self = &s,
+                        .batch = s.batch,
+                        .capacity = tasks.longest_answered,
+                        .longest = tasks.longest_prompt,
+                        .vocabulary = s.vocabulary,
+                        .next = speak,
+                        .stopped = never};
+    EXPECT_OK(tasks_generate(&model, tokenizer, &ends, &tasks, count_answers));
+    for (int i = 0; i < 3; i++) {
+        const TaskItem *item = &tasks.tasks[0].items[i];
+        EXPECT(!strcmp(text_string(&item->answer), item->targets[0]), "prompt %d is answered '%s'", i,
+               text_string(&item->answer));
+    }
+    EXPECT(s.done == 3, "%d answers are counted", s.done);
+    token_list_free(&ends);
+    tasks_free(&tasks);
+    tokenizer_close(tokenizer);
+}
+
 // ---- metrics ------------------------------------------------------------------------------------
 
 static void expect_result(const TaskResult *r, const char *metric, double value, double error) {
@@ -326,6 +381,7 @@ int main(int argc, char **argv) {
                                       {"files", files},
                                       {"filters", filters},
                                       {"refused filters", refused_filters},
+                                      {"answers", answers},
                                       {"metrics", metrics},
                                       {0}},
                        argc, argv);

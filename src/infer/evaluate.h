@@ -1,6 +1,7 @@
 // What the evaluations of `trireme evaluate` share. Internal to infer/.
 #pragma once
 #include "base/file.h"
+#include "corpus/progress.h"
 #include "infer/task.h"
 
 enum { MAX_REQUEST_BYTES = 1 << 30 };
@@ -21,6 +22,9 @@ typedef struct {
     IndexedDataset *data, *mask; // mask: with --sft or --dpo
     SplitRange range;
     Perplexity *scored; // with --dpo, of each answer of the range
+    // With --task, on a terminal: continuations and prompts.
+    ProgressLine progress;
+    int64_t done, total;
 } EvaluateRun;
 
 // The number of tokens that the model sees at once.   ERR_CONFIG

@@ -339,6 +339,7 @@ static Status score_batches(Rows *rows, const Question *questions, int count) {
         for (n = 1; n < rows->model->batch && i + n < count; n++)
             if (questions[i + n].count != questions[i].count) break;
         TRY(score_batch(rows, questions + i, n));
+        if (rows->model->done) rows->model->done(rows->model->self, n * questions[i].count);
     }
     return OK;
 }

@@ -20,6 +20,7 @@ typedef struct {
     // seen. Returns false when a signal asked to stop; then nothing was computed.
     bool (*score)(void *self, int position, int32_t *tokens, int32_t *labels, int n, float *nll,
                   float *margin);
+    void (*done)(void *self, int count); // optional callback: so many continuations more are scored
 } ScoreModel;
 
 // ---- perplexity ---------------------------------------------------------------------------------

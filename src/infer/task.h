@@ -71,9 +71,10 @@ void task_filters_close(TaskFilters *filters); // takes NULL
 // Sets `filtered` and `matches` of an item from its answer.
 Status task_filters_apply(TaskFilters *filters, TaskItem *item);
 // Generates the answers of all prompts, the most likely token each time, in batches of prompts of similar length.
-// Each of `ends` ends one. May return INTERRUPTED.
+// Each of the tokens `ends` ends an answer. `done` is an optional callback, which gets the model's `self`: so many more
+// are generated. May return INTERRUPTED.
 Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, const TokenList *ends,
-                      Tasks *tasks);
+                      Tasks *tasks, void (*done)(void *self, int count));
 
 // ---- results ------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 // ---- reading ------------------------------------------------------------------------------------
 
@@ -143,11 +144,42 @@ static Status filter_answers(EvaluateRun *run) {
     return OK;
 }
 
-static Status work(EvaluateRun *run, const ScoreModel *model) {
-    TRY(continuations_score(model, &run->tasks.continuations));
+// Everything that is counted as progress: what is scored, and prompts.
+static int64_t count_work(const Tasks *tasks) {
+    int64_t count = 0;
+    for (int i = 0; i < tasks->continuations.count; i++) count += tasks->continuations.items[i].scored > 0;
+    for (int t = 0; t < tasks->count; t++)
+        count += tasks->tasks[t].kind == TASK_UNTIL ? tasks->tasks[t].count : 0;
+    return count;
+}
+
+static Done progress_of(const EvaluateRun *run) {
+    return (Done){run->done, (double)run->done / (double)(run->total ? run->total : 1)};
+}
+
+static void count_done(void *self, int count) {
+    EvaluateRun *run = self;
+    run->done += count;
+    progress_update(&run->progress, progress_of(run));
+}
+
+static Status score_and_generate(EvaluateRun *run, const ScoreModel *model) {
+    ScoreModel counted = *model;
+    counted.done = count_done;
+    TRY(continuations_score(&counted, &run->tasks.continuations));
     TRY(check_numbers(&run->tasks.continuations));
     TokenModel generator = evaluate_token_model(run);
-    TRY(tasks_generate(&generator, run->job->tokenizer, &run->job->ends, &run->tasks));
+    return tasks_generate(&generator, run->job->tokenizer, &run->job->ends, &run->tasks, count_done);
+}
+
+static Status work(EvaluateRun *run, const ScoreModel *model) {
+    bool shown = isatty(STDERR_FILENO);
+    run->total = count_work(&run->tasks);
+    run->progress =
+        progress_start(shown ? stderr : NULL, false, "evaluating", "continuations and prompts", 1);
+    Status status = score_and_generate(run, model);
+    progress_end(&run->progress, progress_of(run));
+    TRY(status);
     TRY(filter_answers(run));
     return give_results(run);
 }

@@ -250,27 +250,29 @@ static Status answer_batch(const TokenModel *model, GenerateSpec spec, TaskItem 
                                   .stops = item->stops,
                                   .num_stops = item->num_stops};
     }
-    spec.samples = samples;
-    spec.sampling = (SampleOptions){.top_p = 1};
-    spec.give = keep_piece;
-    spec.self = batch;
+    spec.samples = samples, spec.self = batch;
     GenerateReport report;
     TRY(token_model_generate(model, &spec, &report));
     return report.num_endings[END_SIGNAL] ? fail(INTERRUPTED, "stopped by a signal") : OK;
 }
 
 Status tasks_generate(const TokenModel *model, const Tokenizer *tokenizer, const TokenList *ends,
-                      Tasks *tasks) {
-    GenerateSpec spec = {.tokenizer = tokenizer, .ends = ends->ids, .num_ends = ends->count};
+                      Tasks *tasks, void (*done)(void *self, int count)) {
     int count;
     size_t rows = (size_t)model->batch;
     TaskItem **items = prompts_of(tasks, &count), **batch = malloc(rows * sizeof(TaskItem *));
     SampleSpec *samples = malloc(rows * sizeof *samples);
     CHECK(batch && samples, "no memory for a batch of %d prompts", model->batch);
+    GenerateSpec spec = {.tokenizer = tokenizer,
+                         .ends = ends->ids,
+                         .num_ends = ends->count,
+                         .sampling = {.top_p = 1},
+                         .give = keep_piece};
     Status status = OK;
     for (int i = 0, n; status == OK && i < count; i += n) {
         n = count - i < model->batch ? count - i : model->batch;
         status = answer_batch(model, spec, items + i, n, batch, samples);
+        if (status == OK && done) done(model->self, n);
     }
     free(items);
     free(batch);
