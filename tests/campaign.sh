@@ -63,9 +63,11 @@ look() {
     [[ ${#descendants[@]} == 0 || ${descendants[0]} == "${ranks_there[0]:-}" ]] || job=${descendants[0]}
 }
 has_ended() { ! kill -0 "$pid" 2>/dev/null; }
-# Nobody whose command names the trial's folder; they have three seconds, and are listed and killed then.
+# Nobody whose command names the trial's folder; they have three seconds, and are listed and killed then. A copy of the
+# supervisor that was stopped between fork and exec sees when it goes on that its parent has ended.
 nobody_is_left() {
     local _
+    pkill -CONT -f -- "supervise .*--save $save( |\$)"
     for _ in {1..60}; do
         pgrep -f -- "--save $save( |\$)" >left.txt || return 0
         pause 0.05
