@@ -92,6 +92,15 @@ if check "what makes no sense is refused"; then
         "${train_more[@]}" "${adapters[@]}" --load new --save new
 fi
 
+if check "a run of adapters does not save where it would remove their base"; then
+    cp -r base tuned
+    train beside "${adapters[@]}" --load tuned --finetune --train-iters 2 --save beside
+    refused 78 "--save tuned: the base of the adapters, $PWD/tuned/step-00000003, lies there among the checkpoints" \
+        train "${corpus[@]}" "${no_evaluation[@]}" --load beside --save tuned --train-iters 6 --save-interval 2 --keep-last 1
+    train beside-on "${no_evaluation[@]}" --load beside --save beside --train-iters 6 --save-interval 2 --keep-last 1
+    rm -r tuned beside
+fi
+
 if check "a supervised run whose rank is killed goes on with the same bits"; then
     "$trireme" supervise -- train "${corpus[@]}" "${begins[@]}" --train-iters 40 --save killed --save-interval 4 --plain \
         >killed.log 2>&1 </dev/null &

@@ -319,6 +319,8 @@ Status saver_open(Saver *saver, const Options *options, const atomic_int *stoppe
                   Reporter *reporter);
 // Takes what belongs to the model that was read; checkpoints get it, too.
 Status saver_take_belongings(Saver *saver, Belongings *belongings);
+// Fails with ERR_CONFIG where the base of the adapters is one of the checkpoints in --save.
+Status saver_check_base(const Saver *saver);
 // Fails with ERR_CREATE where the disk is too small for the saves of the steps after `from` up to `end`.
 Status saver_check_room(const Saver *saver, const ModelShape *shape, int64_t from, int64_t end);
 // With --async-save or --memory-save-interval allocates the memory of the copy before the first step; later saves

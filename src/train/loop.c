@@ -209,12 +209,13 @@ static Status load_checkpoint(TrainingRun *run) {
     beat_phase(rank_current()->beat, BEAT_LOADING, -1);
     Status status =
         run_restore(run->engine, run->options, run->world, run->reporter, &run->saver.memory, &restored);
+    run->saver.base = restored.base;
+    if (status == OK) status = saver_check_base(&run->saver);
     if (status == OK) status = saver_take_belongings(&run->saver, &restored.belongings);
     belongings_free(&restored.belongings);
     TRY(status);
     RunState state = restored.state;
     run->saver.past = restored.past;
-    run->saver.base = restored.base;
     if (!state.iteration) return OK;
     TRY(comm_agree(run->world, control_join_skipped(&run->control, &state)));
     control_restore(&run->control, &state);

@@ -144,6 +144,26 @@ Status saver_take_belongings(Saver *saver, Belongings *belongings) {
     return comm_agree(saver->world, status);
 }
 
+// Removing old checkpoints would remove the base too.
+static Status check_base(const Options *o, const char *base) {
+    char save[PATH_MAX];
+    const char *name = strrchr(base, '/');
+    bool beside = realpath(o->save, save) && strlen(save) == (size_t)(name - base) &&
+                  !strncmp(save, base, strlen(save)) && !strncmp(name, "/step-", 6);
+    if (!beside) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--save %s: the base of the adapters, %s, lies there among the checkpoints, where --keep-last would "
+        "remove it: save to another folder",
+        o->save, base);
+}
+
+Status saver_check_base(const Saver *saver) {
+    const char *base = saver->base.path;
+    bool checks = saver->options->save && base && comm_rank(saver->world) == 0;
+    return comm_agree(saver->world, checks ? check_base(saver->options, base) : OK);
+}
+
 Status saver_take_memory(Saver *saver, Engine *engine, bool goes_on) {
     const Options *o = saver->options;
     if (!o->save || (!o->async_save && !saver->memory.world)) return OK;
