@@ -92,6 +92,14 @@ if check "what makes no sense is refused"; then
         "${train_more[@]}" "${adapters[@]}" --load new --save new
 fi
 
+if check "trireme memory says what adapters beside a model will take"; then
+    table() { sed -n '/^MiB of each rank/,$p' "$1" | grep -v '^one step'; }
+    "$trireme" memory --load base --lora-rank 4 --micro-batch-size 1 --global-batch-size 8 >memory.log 2>&1 ||
+        complain "exit $?: $(tail -3 memory.log)"
+    train dry "${no_evaluation[@]}" --load base --finetune --lora-rank 4 --train-iters 1 --dry-run
+    [[ -n $(table memory.log) && $(table memory.log) == "$(table dry.log)" ]] || complain "$(diff <(table memory.log) <(table dry.log))"
+fi
+
 if check "a run of adapters does not save where it would remove their base"; then
     cp -r base tuned
     train beside "${adapters[@]}" --load tuned --finetune --train-iters 2 --save beside

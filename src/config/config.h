@@ -137,6 +137,7 @@ Status options_parse(Options *options, Verb verb, int argc, char **argv);
 // word. `field` is set to the member of Options that they set; NULL: none.
 int option_words(Verb verb, char **words, int count, const char **field);
 void options_destroy(Options *options);
+Verb options_verb(const Options *options); // for which they were parsed
 // Sets an option to the value that it has in the model `from` (the path that --load names), unless the user or --model
 // sets it. `follows`: the rules would derive the same value. Where the value is new and does not follow, adds it to
 // `taken` (may be NULL) as a user would type it. To be called before options_resolve. ERR_CONFIG.

@@ -39,6 +39,8 @@ int option_position(const char *field) {
     return -1;
 }
 
+Verb options_verb(const Options *options) { return options->store->verb; }
+
 Origin options_origin(const Options *options, const char *field) {
     return options->store->origins[option_position(field)];
 }

@@ -151,9 +151,9 @@ static Status take_options(Options *o, const char *path, const ModelShape *model
     return status;
 }
 
-// What has adapters trains them; beside another model they begin.
+// What has adapters trains them; beside another model they begin. A verb that does not train asks what they would take.
 static Status check_adapters(const Options *o, const char *path, const ModelShape *model) {
-    if (!o->lora_rank || model->lora_rank || o->finetune) return OK;
+    if (options_verb(o) != FOR_TRAIN || !o->lora_rank || model->lora_rank || o->finetune) return OK;
     return fail(ERR_CONFIG,
                 "--load %s: the model has no adapters, so that --lora-rank %d does not go on with it: add "
                 "--finetune to train new ones beside it",
