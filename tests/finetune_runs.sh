@@ -90,7 +90,7 @@ fi
 
 # ---- stopped, and on ---------------------------------------------------------------------------------------
 if check "Ctrl-C saves, and the same command goes on to the same bytes"; then
-    options=(../model ../chats.jsonl --lr 1e-2 --epochs 40 --ranks 2 --save out)
+    options=(../model ../chats.jsonl --lr 1e-2 --global-batch-size 4 --train-samples 2560 --ranks 2 --save out)
     mkdir whole broken
     cd whole || exit 1
     tune ../whole "${options[@]}"
@@ -106,7 +106,7 @@ if check "Ctrl-C saves, and the same command goes on to the same bytes"; then
     status=$?
     cd .. || exit 1
     [[ $status == 130 ]] || complain "exit $status, not 130: $(tail -2 broken.log)"
-    says broken "which is saved. The same command goes on: trireme finetune ../model ../chats.jsonl"
+    says broken " of 640, which is saved. The same command goes on: trireme finetune ../model ../chats.jsonl"
     cd broken || exit 1
     tune ../on "${options[@]}"
     cd .. || exit 1
@@ -120,6 +120,18 @@ if check "an end of another kind goes on, too"; then
     tune part model chats.jsonl --save part --exit-interval 4 --train-iters 10
     says part "4 of 10 steps are done; the same command goes on"
     [[ ! -e part/hf ]] || complain "a model that is not done was exported"
+    samples=(model chats.jsonl --save samples --exit-interval 3 --global-batch-size 4 --train-samples 18)
+    tune samples "${samples[@]}"
+    says samples "  4 steps, learning rate"
+    says samples "3 of 4 steps are done; the same command goes on"
+    says_not samples "after:"
+    [[ ! -e samples/hf ]] || complain "a model of --train-samples that is not done was exported"
+    tune samples "${samples[@]}"
+    says samples "samples: goes on after step 3"
+    says samples "after:"
+    tune samples "${samples[@]}"
+    says samples "  samples/model.gguf "
+    says_not samples "training;"
 fi
 if check "another command does not go on in the folder"; then
     need tuned

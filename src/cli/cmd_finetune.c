@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/rank.h"
 #include "cli/finetune.h"
+#include "train/train.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -245,22 +246,26 @@ static void print_loss(const Finetune *f, const char *when, double nats) {
     fflush(stdout);
 }
 
-// Trains from the newest checkpoint; where there is none yet, from MODEL.
-static Status train_on(const Finetune *f, int64_t step) {
+// The options of the training: from the newest checkpoint; where there is none yet, from MODEL.
+static Status training_options(const Finetune *f, Options *options) {
     CommandWords words = {0};
-    Options options;
     char path[4096];
+    bool begins = newest_step(f) < 0;
     checkpoints_path(f, path);
     words_join(&words, &f->train);
     words_add(&words, "--load");
-    words_add(&words, "%s", step < 0 ? f->model_path : path);
-    if (step < 0) words_add(&words, "--finetune");
-    Status status = finetune_parse(&words, FOR_TRAIN, &options);
-    if (status == OK) {
-        status = train_verb(&options, true);
-        options_destroy(&options);
-    }
+    words_add(&words, "%s", begins ? f->model_path : path);
+    if (begins) words_add(&words, "--finetune");
+    Status status = finetune_parse(&words, FOR_TRAIN, options);
     words_free(&words);
+    return status;
+}
+
+static Status train_on(const Finetune *f) {
+    Options options;
+    TRY(training_options(f, &options));
+    Status status = train_verb(&options, true);
+    options_destroy(&options);
     return status;
 }
 
@@ -321,21 +326,21 @@ static Status unfinished(const Finetune *f, int64_t steps) {
     return OK;
 }
 
+// `train`: resolved.
 static Status run(Finetune *f, const Options *train) {
     char path[4096];
-    int64_t step = newest_step(f), end = train->train_iters;
-    bool samples = train->train_iters == INT_UNSET;
+    int64_t step = newest_step(f), end = train->shape.train_iters;
     checkpoints_path(f, path);
     if (step > 0) printf("%s: goes on after step %" PRId64 "\n", f->folder, step);
     if (holds_out(train) && isnan(f->before))
         TRY(interrupted(f, evaluate(f, train, f->model_path, &f->before), end));
     if (!isnan(f->before)) print_loss(f, "before", f->before);
-    if (samples ? isnan(f->after) : step < end) {
+    if (step < end) {
         printf("training; Ctrl-C saves, and the same command goes on:\n");
         fflush(stdout);
-        TRY(interrupted(f, train_on(f, step), end));
+        TRY(interrupted(f, train_on(f), end));
     }
-    if (!samples && newest_step(f) < end) return unfinished(f, end);
+    if (newest_step(f) < end) return unfinished(f, end);
     if (holds_out(train) && isnan(f->after)) TRY(interrupted(f, evaluate(f, train, path, &f->after), end));
     if (!isnan(f->after)) print_loss(f, "after", f->after);
     TRY(export_all(f, train->lora_rank > 0));
@@ -358,8 +363,9 @@ static Status finetune(Finetune *f) {
         return OK;
     }
     TRY(finetune_record_save(f));
-    TRY(finetune_parse(&f->train, FOR_TRAIN, &train));
-    Status status = run(f, &train);
+    TRY(training_options(f, &train));
+    Status status = train_resolve(&train, train.ranks != INT_UNSET ? train.ranks : 1);
+    if (status == OK) status = run(f, &train);
     options_destroy(&train);
     return status;
 }

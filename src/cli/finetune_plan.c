@@ -126,6 +126,7 @@ static Choice choose(const Finetune *f) {
     c.bf16 = o->bf16 || (!o->fp16 && has_bf16_units(o->device));
     c.steps = (c.epochs * f->samples + c.global_batch - 1) / c.global_batch;
     if (o->train_iters != INT_UNSET) c.steps = o->train_iters;
+    if (o->train_samples != INT_UNSET) c.steps = o->train_samples / c.global_batch;
     return c;
 }
 
