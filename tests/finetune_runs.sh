@@ -193,6 +193,24 @@ if check "adapters are one option, and are written alone and merged"; then
         'BEGIN { d = adapter - merged; exit !(adapter + 0 > 0 && d < 0.02 && d > -0.02) }' ||
         complain "$(nats --load model --adapter adapters/adapter) with the adapter, $(nats --load adapters/hf) merged"
 fi
+if check "trained adapters are trained on, as they are"; then
+    mkdir lora
+    train lora/first "${no_evaluation[@]}" --load model --finetune --lora-rank 4 --train-iters 2 --seq-length 128 --save lora/first
+    "$trireme" export --load lora/first --to peft --output lora/peft >export.log 2>&1 || complain "$(cat export.log)"
+    for from in first peft; do
+        tune "$from" "lora/$from" chats.jsonl --save "on-$from" --train-iters 8
+        says "$from" "  adapters (LoRA) in "
+        says "$from" "learning rate 0.002"
+        says_not "$from" "--lora-rank" # the model brings it
+        says "$from" "  on-$from/adapter    the adapter alone"
+        grep -q '"r": 4' "on-$from/adapter/adapter_config.json" || complain "$(cat "on-$from/adapter/adapter_config.json")"
+        refused 78 "lora/$from is an adapter, so that --lora-rank 0 cannot train the whole model: merge it" \
+            "lora/$from" chats.jsonl --save none --lora-rank 0
+    done
+    says peft "--tokenizer-model $PWD/model"
+    [[ $(sed -n 's/^before: loss \([0-9.]*\),.*/\1/p' first.log) == $(sed -n 's/^before: loss \([0-9.]*\),.*/\1/p' peft.log) ]] ||
+        complain "$(grep before: first.log) of the checkpoint, $(grep before: peft.log) of PEFT's"
+fi
 wide() { # 3 million parameters
     train wide "${no_evaluation[@]}" --train-iters 1 --hidden-size 256 --seq-length 2048 --global-batch-size 1 --save wide
     long=$(printf 'words %.0s' $(seq 1900))

@@ -91,10 +91,17 @@ static Status look_at_model(Finetune *f, const char *path) {
     model_source_warn(source);
     snprintf(f->model_path, sizeof f->model_path, "%s", model_source_path(source));
     f->shape = model_source_info(source)->shape;
-    f->tokenizer = f->options->tokenizer_model ? f->options->tokenizer_model : f->model_path;
+    snprintf(f->files, sizeof f->files, "%s", model_source_files_path(source));
+    f->tokenizer = f->options->tokenizer_model ? f->options->tokenizer_model : f->files;
     Status status = f->options->tokenizer_model ? OK : model_source_tokenizer(source, &tokenizer);
     tokenizer_close(status == OK ? tokenizer : NULL);
     model_source_close(source);
+    if (f->shape.lora_rank && options_given(f->options, "lora_rank") && !f->options->lora_rank)
+        return fail(
+            ERR_CONFIG,
+            "%s is an adapter, so that --lora-rank 0 cannot train the whole model: merge it by `trireme "
+            "export --load %s --to hf --output FOLDER`, and name that folder",
+            f->model, f->model);
     if (status != ERR_NO_INPUT || strstr(fail_message(), "--tokenizer-model")) return status;
     return fail(status, "%s has no tokenizer: name the model's by --tokenizer-model", f->model);
 }

@@ -9,10 +9,11 @@ typedef struct {
     const Options *options; // as given
     const char *model, *data;
     char folder[3000];     // DIR: of --save
-    const char *tokenizer; // --tokenizer-model, or the model
+    const char *tokenizer; // --tokenizer-model, or `files`
 
     // The model and the data.
     char model_path[4096]; // of what was opened: of a folder of checkpoints the newest
+    char files[4096];      // the folder of its tokenizer: of an adapter of PEFT that of its base
     ModelShape shape;
     bool conversations;      // the data hold conversations; else text
     int64_t count, tokens;   // conversations or documents, and their tokens

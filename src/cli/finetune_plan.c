@@ -73,15 +73,17 @@ static const Rung rungs[] = {
 };
 enum { NUM_RUNGS = sizeof rungs / sizeof *rungs };
 
-static bool is_allowed(const Rung *rung, const Options *o) {
+// Of a model with adapters these are trained.
+static bool is_allowed(const Rung *rung, const Finetune *f) {
+    const Options *o = f->options;
+    if (f->shape.lora_rank && !rung->adapters) return false;
     if (options_given(o, "lora_rank") && rung->adapters != (o->lora_rank > 0)) return false;
-    if (o->dpo && rung->adapters && !options_given(o, "lora_rank")) return false;
     return !(rung->recomputes && o->recompute_granularity);
 }
 
 // Returns the first rung that is allowed from `from` on; NUM_RUNGS: there is none.
-static int next_rung(int from, const Options *o) {
-    while (from < NUM_RUNGS && !is_allowed(&rungs[from], o)) from++;
+static int next_rung(int from, const Finetune *f) {
+    while (from < NUM_RUNGS && !is_allowed(&rungs[from], f)) from++;
     return from;
 }
 
@@ -187,7 +189,7 @@ static void add_setting(const Finetune *f, const Choice *c, const Setting *s, Co
         decide_value(words, o, "ranks", "--ranks %d", s->ranks);
         decide(words, o, "use_distributed_optimizer", "--use-distributed-optimizer");
     }
-    if (rungs[s->rung].adapters && !options_given(o, "lora_rank"))
+    if (rungs[s->rung].adapters && !f->shape.lora_rank && !options_given(o, "lora_rank"))
         words_split(words, "--lora-rank 16 --lora-alpha 32");
     if (rungs[s->rung].recomputes)
         words_split(words, "--recompute-granularity full --recompute-method uniform");
@@ -287,8 +289,8 @@ static bool lower(const Finetune *f, const Choice *c, Setting *s) {
     }
     if (may_choose_ranks(o) && s->ranks > 1) {
         s->ranks /= 2;
-    } else if (next_rung(s->rung + 1, o) < NUM_RUNGS) {
-        s->rung = next_rung(s->rung + 1, o);
+    } else if (next_rung(s->rung + 1, f) < NUM_RUNGS) {
+        s->rung = next_rung(s->rung + 1, f);
         s->ranks = first_ranks(f, c);
     } else {
         return false;
@@ -299,7 +301,7 @@ static bool lower(const Finetune *f, const Choice *c, Setting *s) {
 
 // Finds the first setting that fits; `least` is the one of all that takes least.
 static Status find_setting(const Finetune *f, const Choice *c, double room, Setting *s, Setting *least) {
-    *s = (Setting){.rung = next_rung(0, f->options), .ranks = first_ranks(f, c)};
+    *s = (Setting){.rung = next_rung(0, f), .ranks = first_ranks(f, c)};
     s->micro_batch = first_micro_batch(f, c, s->ranks);
     least->bytes = INFINITY;
     do {
