@@ -162,7 +162,7 @@ static void bench_attention(Bench *b, const char *label, float probability, int6
     ArenaMark mark = arena_mark(&b->arena);
     int64_t width = HIDDEN + 2 * groups * 64;
     AttentionShape shape = {1, TOKENS, 12, groups, 64, 0};
-    Dropout dropout = {{{1, 2}}, probability, 0, 1, 0};
+    Dropout dropout = {.key = {{1, 2}}, .probability = probability, .samples = 1};
     double product = 2.0 * TOKENS * TOKENS * HIDDEN;
     char text[64];
     Tensor probabilities = keeps ? values(b, 12 * TOKENS, TOKENS) : (Tensor){0};
@@ -216,7 +216,7 @@ static void bench_residual(Bench *b, const char *label, float probability) {
     int64_t rows = 2 * ROWS / b->share;
     Tensor x = values(b, rows, HIDDEN), y = values(b, rows, HIDDEN);
     Tensor residual = values(b, rows, HIDDEN), bias = values(b, 1, HIDDEN);
-    Dropout dropout = {{{1, 2}}, probability, 0, 16, 0};
+    Dropout dropout = {.key = {{1, 2}}, .probability = probability, .samples = 16};
     snprintf(text, sizeof text, "bias_dropout_add, %s", label);
     bytes_row(b, text, OP_BIAS_DROPOUT_ADD, &(BiasDropoutAdd){x, bias, residual, y, dropout},
               3 * bytes_of(x));

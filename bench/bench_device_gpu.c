@@ -133,7 +133,7 @@ static void bench_attention(Bench *b, const char *label, float probability) {
     int64_t rows = m->batch * m->sequence, size = m->hidden / m->heads,
             width = (m->heads + 2 * m->groups) * size;
     AttentionShape shape = {m->batch, m->sequence, m->heads, m->groups, size, 0};
-    Dropout dropout = {rng_key(1, "dropout", 0), probability, 0, m->batch, 0};
+    Dropout dropout = {.key = rng_key(1, "dropout", 0), .probability = probability, .samples = m->batch};
     char name[80];
     Tensor qkv = values(b, rows, width), out = values(b, rows, m->hidden), dout = values(b, rows, m->hidden);
     Tensor stats = floats(b, m->batch * m->heads, m->sequence), dqkv = values(b, rows, width);
@@ -191,7 +191,7 @@ static void bench_residual(Bench *b, const char *label, float probability) {
     int64_t width = b->model->hidden, rows = b->model->elements / width / 16 * 16;
     Tensor x = values(b, rows, width), residual = values(b, rows, width), y = values(b, rows, width);
     Tensor bias = values(b, 1, width);
-    Dropout dropout = {rng_key(1, "dropout", 0), probability, 0, 16, 0};
+    Dropout dropout = {.key = rng_key(1, "dropout", 0), .probability = probability, .samples = 16};
     for (int i = 0; turn(b, i); i++)
         bias_dropout_add(b->device, b->stream, (BiasDropoutAdd){x, bias, residual, y, dropout});
     snprintf(name, sizeof name, "bias_dropout_add, %s", label);
