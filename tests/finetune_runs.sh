@@ -176,6 +176,8 @@ if check "options of train win over what it chooses"; then
     says given "  6 sequences a step in microbatches of 1, on 3 ranks"
     says given "--train-iters 7"
     [[ $(grep -o -e "--seq-length [0-9]*" given.log | sort -u) == "--seq-length 64" ]] || complain "$(cat given.log)"
+    tune fp32 model chats.jsonl --save fp32 --dry-run --no-bf16
+    says fp32 "  full fine-tuning in fp32: "
 fi
 if check "adapters are one option, and are written alone and merged"; then
     tune adapters model chats.jsonl --save adapters --lora-rank 4 --lr 3e-2

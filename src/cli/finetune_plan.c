@@ -125,7 +125,7 @@ static Choice choose(const Finetune *f) {
     Choice c = {.seq_length = finetune_seq_length(f), .parameters = (double)model_parameters(&f->shape)};
     c.epochs = o->epochs != INT_UNSET ? o->epochs : usual_epochs(f);
     c.global_batch = o->global_batch_size != INT_UNSET ? o->global_batch_size : usual_batch(f, c.seq_length);
-    c.bf16 = o->bf16 || (!o->fp16 && has_bf16_units(o->device));
+    c.bf16 = options_given(o, "bf16") ? o->bf16 : !o->fp16 && has_bf16_units(o->device);
     c.steps = (c.epochs * f->samples + c.global_batch - 1) / c.global_batch;
     if (o->train_iters != INT_UNSET) c.steps = o->train_iters;
     if (o->train_samples != INT_UNSET) c.steps = o->train_samples / c.global_batch;
