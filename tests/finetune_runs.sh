@@ -78,6 +78,8 @@ if check "the commands that it prints do the same by hand"; then
         sed "s|^  trireme|\"$trireme\"|" >commands.sh
     mkdir by-hand
     bash -e commands.sh >by_hand.log 2>&1 || complain "$(tail -3 by_hand.log)"
+    rm -r by-hand/checkpoints
+    bash -e commands.sh >again.log 2>&1 || complain "a second time: $(tail -3 again.log)"
     "$trireme" checkpoint diff tuned/checkpoints by-hand/checkpoints >diff.log 2>&1 || complain "$(head -3 diff.log)"
 fi
 if check "the same command says that all is done"; then

@@ -17,6 +17,7 @@ static void add_data_words(const Finetune *f, const char *verb, const char *toke
     words_add(words, "%s", tokenizer);
     words_add(words, "--output-prefix");
     words_add(words, "%s/data", f->folder);
+    words_add(words, "--overwrite"); // for those who type the command again
 }
 
 static const char *const of_data[] = {"tokenizer_model", "seq_length", NULL};
