@@ -98,6 +98,14 @@ if check "a system message, and options that contradict each other"; then
     [[ $status == 78 ]] || complain "a long system message: exit $status"
 fi
 
+if check "an input that cannot be read ends the chat"; then
+    need tuned
+    timeout -k 5 20 "$trireme" generate --load alpaca --chat </ >answers 2>errors
+    status=$?
+    [[ $status == 74 ]] || complain "a folder: exit $status"
+    grep -q "standard input: a read failed: Is a directory" errors || complain "$(cat errors)"
+fi
+
 # ---- the end of a turn --------------------------------------------------------------------------------------
 if check "a base model learns the end of a turn, and ends there everywhere"; then
     need base

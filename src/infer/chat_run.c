@@ -2,6 +2,7 @@
 #include "base/array.h"
 #include "corpus/chat_format.h"
 #include "infer/generate.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -105,6 +106,8 @@ static Status fill_input(Chat *chat) {
     char block[4096];
     if (poll(&from, 1, LOOK_MS) <= 0) return OK;
     ssize_t got = read(STDIN_FILENO, block, sizeof block);
+    if (got < 0 && errno != EINTR && errno != EAGAIN)
+        return fail(ERR_IO, "standard input: a read failed: %s", strerror(errno));
     chat->input_over = got == 0;
     if (got > 0) text_add_bytes(&chat->input, block, (size_t)got);
     return chat->input.size <= MAX_MESSAGE_BYTES
