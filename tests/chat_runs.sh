@@ -74,17 +74,29 @@ if check "a tuned model answers line by line, with the template that it was trai
     grep -q "{% if true %}" exported/chat_template.jinja || complain "the template still has marks"
     ! grep -q endgeneration exported/chat_template.jinja || complain "$(cat exported/chat_template.jinja)"
 fi
-if check "what is longer than the window loses its beginning, and a message that is longer is refused"; then
+if check "what is longer than the window loses its beginning, and a message that is longer is left out"; then
     need tuned
     for _ in 1 2 3 4 5 6; do asked; done | "$trireme" generate --load alpaca --chat --temperature 0 >long 2>errors ||
         complain "exit $?"
     grep -q "its oldest . questions are forgotten" errors || complain "$(cat errors)"
     [[ $(tail -1 long) == "${answers[2]}" ]] || complain "$(cat long)"
     yes word | head -200 | tr '\n' ' ' >message
-    "$trireme" generate --load alpaca --chat <message >long 2>errors
+    too_long="the message has .* tokens with its template, but the model sees 160"
+    for ranks in 1 2; do
+        { asked && cat message && echo && asked; } | "$trireme" generate --load alpaca --chat --temperature 0 --ranks $ranks --tp $ranks \
+            >long 2>errors || complain "a long message: exit $?"
+        said long "${answers[0]}"$'\n'"${answers[2]}"$'\n'"${answers[0]}"$'\n'"${answers[2]}"
+        [[ $(grep -c "$too_long: it is left out" errors) == 1 ]] || complain "$(cat errors)"
+    done
+    # What was said before it is not forgotten for its sake.
+    { echo "${questions[0]}" && cat message; } | "$trireme" generate --load alpaca --chat --temperature 0 >long 2>errors
+    ! grep -q forgotten errors || complain "$(cat errors)"
+    "$trireme" generate --load alpaca --chat --prompt "$(cat message)" >long 2>errors
     status=$?
-    [[ $status == 78 ]] || complain "a long message: exit $status"
-    grep -q "the message has .* tokens with its template, but the model sees 160" errors || complain "$(cat errors)"
+    [[ $status == 78 ]] || complain "a long message of --prompt: exit $status"
+    grep -q "$too_long: shorten it" errors || complain "$(cat errors)"
+    "$trireme" generate --load random --chat --chat-template alpaca --temperature 0 --prompt x >one 2>errors || complain "exit $?"
+    grep -q "the answer is cut: the window of 160 tokens is full" errors || complain "$(cat errors)"
 fi
 if check "a system message, and options that contradict each other"; then
     need tuned
@@ -96,8 +108,8 @@ if check "a system message, and options that contradict each other"; then
     "$trireme" generate --load alpaca --chat --system "$(yes word | head -200 | tr '\n' ' ')" <<<"x" >long 2>errors
     status=$?
     [[ $status == 78 ]] || complain "a long system message: exit $status"
+    grep -q "the system message alone has .* tokens" errors || complain "$(cat errors)"
 fi
-
 if check "an input that cannot be read ends the chat"; then
     need tuned
     timeout -k 5 20 "$trireme" generate --load alpaca --chat </ >answers 2>errors

@@ -53,21 +53,21 @@ static void add_message(Chat *chat, const char *role, const char *content, size_
 
 static size_t num_system(const Chat *chat) { return chat->job->options->system != NULL; }
 
-// Forgets the oldest question and its answer.
-static void forget_oldest(Chat *chat) {
-    size_t from = num_system(chat);
-    for (size_t i = from; i < from + 2; i++) text_free(&chat->messages[i].content);
-    chat->num_messages -= 2;
-    memmove(chat->messages + from, chat->messages + from + 2,
+static void remove_messages(Chat *chat, size_t from, size_t count) {
+    for (size_t i = from; i < from + count; i++) text_free(&chat->messages[i].content);
+    chat->num_messages -= count;
+    memmove(chat->messages + from, chat->messages + from + count,
             (chat->num_messages - from) * sizeof *chat->messages);
 }
 
-static Status encode_messages(Chat *chat) {
+// Encodes the conversation without its oldest questions and their answers.
+static Status encode_without(Chat *chat, size_t questions) {
     Text list = {0};
     Json *messages;
     for (size_t i = 0; i < chat->num_messages; i++) {
         const Text *content = &chat->messages[i].content;
-        text_add(&list, "%s{\"role\": \"%s\", \"content\": ", i ? ", " : "[", chat->messages[i].role);
+        if (i >= num_system(chat) && i < num_system(chat) + 2 * questions) continue;
+        text_add(&list, "%s{\"role\": \"%s\", \"content\": ", list.size ? ", " : "[", chat->messages[i].role);
         json_add_string(&list, text_string(content), content->size);
         text_add(&list, "}");
     }
@@ -81,22 +81,44 @@ static Status encode_messages(Chat *chat) {
     return status;
 }
 
-// What does not fit into the window loses its beginning, and a quarter of the window stays for the answer.
-static Status make_prompt(Chat *chat) {
-    size_t forgotten = 0;
-    TRY(encode_messages(chat));
-    size_t usual = (size_t)(chat->capacity - chat->capacity / 4);
-    while (chat->prompt.count > usual && chat->num_messages > num_system(chat) + 2) {
-        forget_oldest(chat);
-        forgotten++;
-        TRY(encode_messages(chat));
-    }
+static bool fits(const Chat *chat) { return chat->prompt.count < (size_t)chat->capacity; }
+
+// Leaves out a message of standard input that the model cannot see as a whole, with its system message. Fails where
+// there is no other message, or none would fit.
+static Status leave_out_last(Chat *chat) {
+    size_t tokens = chat->prompt.count, questions = (chat->num_messages - num_system(chat)) / 2;
+    if (chat->job->options->prompt)
+        return fail(ERR_CONFIG,
+                    "the message has %zu tokens with its template, but the model sees %d: shorten it", tokens,
+                    chat->capacity);
+    text_free(&chat->messages[chat->num_messages - 1].content);
+    TRY(encode_without(chat, questions));
+    if (!fits(chat))
+        return fail(ERR_CONFIG,
+                    "the system message alone has %zu tokens with its template, but the model sees %d: "
+                    "shorten it",
+                    chat->prompt.count, chat->capacity);
+    remove_messages(chat, chat->num_messages - 1, 1);
+    fprintf(stderr,
+            "note: the message has %zu tokens with its template, but the model sees %d: it is left out\n",
+            tokens, chat->capacity);
+    return OK;
+}
+
+// What does not fit into the window loses its beginning, and a quarter of the window stays for the answer. *left_out:
+// the last message alone does not fit, and the conversation is what it was before.
+static Status make_prompt(Chat *chat, bool *left_out) {
+    size_t forgotten = 0, usual = (size_t)(chat->capacity - chat->capacity / 4);
+    TRY(encode_without(chat, 0));
+    while (chat->prompt.count > usual && chat->num_messages > num_system(chat) + 2 * (forgotten + 1))
+        TRY(encode_without(chat, ++forgotten));
+    *left_out = !fits(chat);
+    if (*left_out) return leave_out_last(chat);
     if (forgotten)
         fprintf(stderr, "the conversation is longer than %d tokens: its oldest %zu questions are forgotten\n",
                 chat->capacity, forgotten);
-    if (chat->prompt.count < (size_t)chat->capacity) return OK;
-    return fail(ERR_CONFIG, "the message has %zu tokens with its template, but the model sees %d: shorten it",
-                chat->prompt.count, chat->capacity);
+    remove_messages(chat, num_system(chat), 2 * forgotten);
+    return OK;
 }
 
 // ---- input --------------------------------------------------------------------------------------
@@ -153,10 +175,12 @@ static Status take_message(Chat *chat, bool *more) {
 static Status next_prompt(Chat *chat, bool *more) {
     Status status = OK;
     int64_t count = -1;
-    if (is_first(chat)) {
+    bool left_out = is_first(chat);
+    while (status == OK && left_out) {
         status = take_message(chat, more);
-        if (status == OK && *more) status = make_prompt(chat);
-        if (status == OK && *more) count = (int64_t)chat->prompt.count;
+        left_out = false;
+        if (status == OK && *more) status = make_prompt(chat, &left_out);
+        if (status == OK && *more && !left_out) count = (int64_t)chat->prompt.count;
     }
     TRY(comm_agree(chat->world, status));
     comm_broadcast_host(chat->world, &count, sizeof count, 0);
@@ -232,6 +256,8 @@ static Status answer(Chat *chat) {
     chat->new_s += report.new_s;
     if (is_first(chat)) putchar('\n');
     if (is_first(chat)) fflush(stdout);
+    if (is_first(chat) && report.num_endings[END_CAPACITY])
+        fprintf(stderr, "note: the answer is cut: the window of %d tokens is full\n", chat->capacity);
     return report.num_endings[END_SIGNAL] ? fail(INTERRUPTED, "stopped by a signal") : OK;
 }
 

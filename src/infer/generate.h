@@ -89,7 +89,7 @@ Status generate_run(Comm *world, void *arg);
 // the same.
 Status generate_prompts_run(Comm *world, void *arg);
 // The same with --chat: reads messages from standard input, a line each, and prints an answer to each; or to --prompt
-// alone. Fails with
-// ERR_CONFIG where the model has no chat template, or a message is longer than the model can see.
+// alone. A line that is longer than the model can see is left out with a note. Fails with ERR_CONFIG where the model
+// has no chat template, or --prompt or --system is longer than that; ERR_IO where standard input cannot be read.
 // Collective over the world.
 Status chat_run(Comm *world, void *arg);
