@@ -46,6 +46,7 @@ goes_on() {
 }
 if check "going on with a loss scale that falls is never having stopped"; then
     goes_on fp16 --train-iters 12 "${no_evaluation[@]}" --fp16 --initial-loss-scale 8388608 --loss-scale-window 3
+    goes_on fp16_default --train-iters 12 "${no_evaluation[@]}" --fp16
     metric grad_norm fp16-whole | grep -q Inf || complain "fp16: no step was skipped"
 fi
 if check "going on with a loss scale that grows is never having stopped"; then

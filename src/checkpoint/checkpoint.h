@@ -42,25 +42,25 @@ typedef enum {
 } StateTensor;
 void state_tensor_name(StateTensor which, const char *param, char name[160]);
 
-// The progress of a run; all other state follows from it. Each row is a field of the manifest with its type and
-// largest value; the smallest is zero.
+// The progress of a run; all other state follows from it. Each row is a field of the manifest with its type,
+// smallest and largest value.
 #define RUN_STATE(X)                                                                                         \
-    X(INT64, iteration, 1e12)              /* steps done */                                                  \
-    X(INT64, consumed, 9e15)               /* samples read for training */                                   \
-    X(INT64, evaluated, 1e12)              /* iteration of the last evaluation */                            \
-    X(INT64, consumed_valid, 9e15)         /* samples read for evaluation */                                 \
-    X(INT64, stepped, 9e15)                /* samples of steps that changed the parameters */                \
-    X(INT64, optimizer_steps, 1e12)        /* steps of AdamW */                                              \
-    X(INT64, skipped_in_a_row, INT32_MAX)  /* the last steps that changed nothing */                         \
-    X(DOUBLE, usual_loss, FLT_MAX)         /* running mean, to detect spikes */                              \
-    X(INT64, num_losses, 1e12)             /* losses in that mean */                                         \
-    X(DOUBLE, loss_scale, FLT_MAX)         /* the dynamic one of fp16; else 0 */                             \
-    X(INT64, loss_scale_growth, INT32_MAX) /* steps since its last overflow */                               \
-    X(INT64, loss_scale_left, INT32_MAX)   /* overflows until it halves */
+    X(INT64, iteration, 0, 1e12)                     /* steps done */                                        \
+    X(INT64, consumed, 0, 9e15)                      /* samples read for training */                         \
+    X(INT64, evaluated, 0, 1e12)                     /* iteration of the last evaluation */                  \
+    X(INT64, consumed_valid, 0, 9e15)                /* samples read for evaluation */                       \
+    X(INT64, stepped, 0, 9e15)                       /* samples of steps that changed the parameters */      \
+    X(INT64, optimizer_steps, 0, 1e12)               /* steps of AdamW */                                    \
+    X(INT64, skipped_in_a_row, 0, INT32_MAX)         /* the last steps that changed nothing */               \
+    X(DOUBLE, usual_loss, 0, FLT_MAX)                /* running mean, to detect spikes */                    \
+    X(INT64, num_losses, 0, 1e12)                    /* losses in that mean */                               \
+    X(DOUBLE, loss_scale, 0, FLT_MAX)                /* the dynamic one of fp16; else 0 */                   \
+    X(INT64, loss_scale_growth, 0, INT32_MAX)        /* steps since its last overflow */                     \
+    X(INT64, loss_scale_left, -INT32_MAX, INT32_MAX) /* overflows until it halves; below 0 as 0 */
 
-#define RUN_STATE_INT64     int64_t
-#define RUN_STATE_DOUBLE    double
-#define X(TYPE, name, most) RUN_STATE_##TYPE name;
+#define RUN_STATE_INT64            int64_t
+#define RUN_STATE_DOUBLE           double
+#define X(TYPE, name, least, most) RUN_STATE_##TYPE name;
 typedef struct {
     RUN_STATE(X)
     // Samples that the run leaves out, by their numbers in its order, and how often it has gone back because of a spike

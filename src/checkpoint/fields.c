@@ -22,7 +22,7 @@ _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(i
                    sizeof(ModelFamily) == sizeof(int),
                "read as int");
 
-#define X(TYPE, field, most) {#field, TYPE##_FIELD, offsetof(RunState, field), 0, most, NULL},
+#define X(TYPE, field, least, most) {#field, TYPE##_FIELD, offsetof(RunState, field), least, most, NULL},
 static const ManifestField state_fields[] = {RUN_STATE(X)};
 #undef X
 

@@ -71,7 +71,8 @@ void control_restore(StepControl *c, const RunState *state) {
     if (c->options->train_samples != INT_UNSET) c->end = end_of_samples(c);
     if (!c->scaler.dynamic || !(state->loss_scale > 0)) return;
     c->scaler.scale = state->loss_scale;
-    c->scaler.growth = (int)state->loss_scale_growth, c->scaler.left = (int)state->loss_scale_left;
+    c->scaler.growth = (int)state->loss_scale_growth,
+    c->scaler.left = state->loss_scale_left > 0 ? (int)state->loss_scale_left : 0;
 }
 
 int64_t control_next_sample(const Ranges *skipped, int64_t consumed) {

@@ -82,7 +82,8 @@ LossScaler loss_scaler(double initial, double minimum, int window, int hysteresi
 // After the tolerated overflows each further one halves the scale, until a whole window had none.
 static void shrink(LossScaler *s) {
     s->growth = 0;
-    if (--s->left <= 0) s->scale = fmax(s->scale / 2, s->minimum);
+    if (s->left > 0) s->left--;
+    if (!s->left) s->scale = fmax(s->scale / 2, s->minimum);
 }
 
 static void grow(LossScaler *s) {
