@@ -92,6 +92,54 @@ if check "what makes no sense is refused"; then
         "${train_more[@]}" "${adapters[@]}" --load new --save new
 fi
 
+# perplexity NAME OPTION...: what evaluate says of the data.
+perplexity() {
+    "$trireme" evaluate --data-path documents --seq-length 32 "${@:2}" >"$1.evaluated" 2>&1 || complain "$1: $(tail -3 "$1.evaluated")"
+    grep -o 'perplexity.*' "$1.evaluated"
+}
+if check "a checkpoint of adapters is used beside another copy of its base, and a note says where that is another model"; then
+    wanted=$(perplexity beside-own --load whole)
+    "$trireme" export --load whole --to peft --output peft >export.log 2>&1 || complain "$(tail -3 export.log)"
+    mv base elsewhere
+    [[ -n $wanted && $(perplexity beside-copy --load elsewhere --adapter whole) == "$wanted" ]] || complain "$(grep perp beside-copy.evaluated), not $wanted"
+    ! grep WARNING beside-copy.evaluated || complain "a warning of the base itself"
+    "$trireme" export --load elsewhere --adapter whole --to peft --output copied >export.log 2>&1 || complain "$(tail -3 export.log)"
+    cmp -s peft/adapter_model.safetensors copied/adapter_model.safetensors || complain "another adapter is written"
+    refused 66 "export also take --load MODEL --adapter whole/step-00000008" evaluate --load whole --data-path documents
+    train others "${no_evaluation[@]}" --train-iters 1 --seed 2 --save others
+    [[ $(perplexity beside-others --load others --adapter whole) != "$wanted" ]] || complain "the base changes nothing"
+    for log in beside-others.evaluated export.log; do
+        [[ $log != export.log ]] || "$trireme" export --load others --adapter whole --output merged >export.log 2>&1
+        grep -qF "WARNING: whole/step-00000008 was trained beside the model $PWD/base/step-00000003, and others/step-00000001 is not" $log ||
+            complain "no note in $(cat $log)"
+    done
+    mv elsewhere base
+fi
+
+if check "--use-ema takes the average of an adapter"; then
+    train averaged "${begins[@]}" --train-iters 4 --save averaged --ema-decay 0.5
+    wanted=$(perplexity average --load averaged --use-ema)
+    [[ -n $wanted && $(perplexity beside --load base --adapter averaged --use-ema) == "$wanted" ]] || complain "$(grep perp beside.evaluated), not $wanted"
+    [[ $(perplexity last --load base --adapter averaged) != "$wanted" ]] || complain "the average is the last"
+    refused 78 "whole/step-00000008 keeps no moving average" evaluate --load base --adapter whole --use-ema --data-path documents
+fi
+
+if check "--allow-non-finite takes an adapter as it is"; then
+    "$trireme" export --load whole --to peft --dtype f32 --output damaged >export.log 2>&1 || complain "$(tail -3 export.log)"
+    size=$(stat -c %s damaged/adapter_model.safetensors)
+    printf '\0\0\300\177' | dd of=damaged/adapter_model.safetensors bs=1 seek=$((size - 4)) conv=notrunc status=none
+    for words in "--load base --adapter damaged" "--load damaged"; do
+        read -ra loads <<<"$words"
+        refused 65 "lora_B.weight is NaN in row" evaluate "${loads[@]}" --data-path documents --seq-length 32
+        refused 65 "(--allow-non-finite takes it as it is)" export "${loads[@]}" --output never
+        "$trireme" export "${loads[@]}" --output taken --allow-non-finite >export.log 2>&1 || complain "$(tail -3 export.log)"
+        grep -q "WARNING: damaged: weight .*is NaN" export.log || complain "no warning in $(cat export.log)"
+        rm -rf taken
+    done
+    "$trireme" generate --load base --adapter damaged --allow-non-finite --prompt "document 7" --max-new-tokens 2 >generated.log 2>&1
+    grep -q "WARNING: damaged: weight .*is NaN" generated.log || complain "generate: $(cat generated.log)"
+fi
+
 if check "trireme memory says what adapters beside a model will take"; then
     table() { sed -n '/^MiB of each rank/,$p' "$1" | grep -v '^one step'; }
     "$trireme" memory --load base --lora-rank 4 --micro-batch-size 1 --global-batch-size 8 >memory.log 2>&1 ||

@@ -66,7 +66,7 @@ static void every_kind(void) {
         expect_merged(&kind, plain.text, merged.text);
         ModelSource *source;
         EXPECT_OK(model_source_open(&source, save.text, -1));
-        EXPECT_OK(model_source_adapt(&source, adapter.text));
+        EXPECT_OK(model_source_adapt(&source, adapter.text, false));
         EXPECT_OK(export_peft(source, back.text, FILE_F32));
         expect_same_file(inside(adapter.text, "adapter_model.safetensors").text,
                          inside(back.text, "adapter_model.safetensors").text);
@@ -83,7 +83,7 @@ static void every_kind(void) {
 static void expect_refused(const char *base, const char *folder, Status status, const char *words) {
     ModelSource *source;
     EXPECT_OK(model_source_open(&source, base, -1));
-    Status found = model_source_adapt(&source, folder);
+    Status found = model_source_adapt(&source, folder, false);
     EXPECT(found == status && strstr(fail_message(), words), "%d: %s; wanted %d: %s", (int)found,
            fail_message(), (int)status, words);
     EXPECT(!strcmp(model_source_base_path(source), model_source_path(source)), "the source stays as it was");

@@ -50,7 +50,8 @@ static Status merged_one(Comm *world, void *arg) {
     ModelSource *source;
     Infer *infer = NULL;
     TRY(model_source_open(&source, job->base.text, -1));
-    Status status = job->chosen < 0 ? OK : model_source_adapt(&source, job->adapters[job->chosen].text);
+    Status status =
+        job->chosen < 0 ? OK : model_source_adapt(&source, job->adapters[job->chosen].text, false);
     if (status == OK) status = model_source_merge(source);
     if (status == OK) status = infer_open(&infer, source, &spec, world);
     model_source_close(source);
@@ -67,7 +68,7 @@ static Status one_after_the_other(Comm *world, void *arg) {
     TRY(model_source_open(&source, job->base.text, -1));
     Status status = OK;
     for (int i = 0; i < NUM_ADAPTERS && status == OK; i++)
-        status = model_source_adapt(&source, job->adapters[i].text);
+        status = model_source_adapt(&source, job->adapters[i].text, false);
     if (status == OK) model_source_serve(source);
     if (status == OK) status = infer_open(&infer, source, &spec, world);
     for (int i = 0; i < job->num_orders && status == OK; i++) {

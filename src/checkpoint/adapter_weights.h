@@ -28,11 +28,6 @@ float adapter_weights_scale(const AdapterWeights *adapter);
 // Reads the adapter of a model from its weights. The shape is the model's, with adapters.
 Status adapter_weights_read(AdapterWeights **adapter, const ModelShape *shape, WeightReader reader);
 
-// Reads the adapter at a path, a folder of PEFT or a checkpoint of adapters, of a model of this shape, which was opened
-// from `base`. Fails as peft_open does; with ERR_CONFIG where the path holds a whole model.
-Status adapter_weights_open(AdapterWeights **adapter, const char *path, const ModelShape *shape,
-                            const char *base);
-
 // Whether modules may belong to a weight: it is the weight of a linear layer in a transformer layer.
 bool weight_takes_adapter(const WeightSpec *weight);
 // Returns a module without its matrices: of a linear weight, or of a part of it.

@@ -256,11 +256,14 @@ typedef struct ModelSource ModelSource;
 // read. Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names an architecture that is not supported.
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 // Adds an adapter, a folder of PEFT or a checkpoint of adapters, to an open model: `*source` becomes the model with the
-// adapter, which owns the base. More can be added.   ERR_DATA for an adapter of another model, ERR_UNAVAILABLE for one
-// that is not plain LoRA, ERR_CONFIG for an adapter of an adapter.
-Status model_source_adapt(ModelSource **source, const char *adapter);
+// adapter, which owns the base. More can be added. The model that a checkpoint names as its base need not be there;
+// where it has another hash than the open one, model_source_warn says so. `use_ema` takes the moving average of a
+// checkpoint of adapters, and with a folder of PEFT, which has none, that of the base.   ERR_DATA for an adapter of
+// another model, ERR_UNAVAILABLE for one that is not plain LoRA, ERR_CONFIG for an adapter of an adapter or without an
+// average.
+Status model_source_adapt(ModelSource **source, const char *adapter, bool use_ema);
 // Merges the adapter of a source that has one: from now on its shape is the base's, and its weights are W + scale * B
-// A, computed in fp32.
+// A, computed in fp32. Fails as model_source_read does.
 Status model_source_merge(ModelSource *source);
 // Prepares a source for the use of its adapters one at a time, unmerged: all together have one shape, and choosing one,
 // by its number in the order in which they were added, changes A and B alone. -1: none, the base.
@@ -277,7 +280,8 @@ const char *model_source_files_path(const ModelSource *source);
 // another model of this name.
 // Collective over the world.
 Status model_source_compare(const ModelSource *source, Comm *world);
-// Prints on standard error why newer checkpoints were not opened, if there are any.
+// Prints on standard error why newer checkpoints were not opened, and which adapters were trained beside another
+// model.
 void model_source_warn(const ModelSource *source);
 // The shape is as in a checkpoint. The state is all zeros for models of other programs.
 const CheckpointInfo *model_source_info(const ModelSource *source);

@@ -1,35 +1,15 @@
-// Opens a model, a checkpoint, a Hugging Face folder, a GGUF file or an adapter with its base, and reads its weights.
+// Opens models: checkpoints, Hugging Face folders, GGUF files and adapters (adapter_open.c); reads their weights.
+#include "checkpoint/source.h"
 #include "base/file.h"
 #include "checkpoint/finite.h"
-#include "checkpoint/foreign/gguf_model.h"
-#include "checkpoint/foreign/hugging_face.h"
 #include "checkpoint/foreign/peft.h"
-#include "checkpoint/manifest.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-struct ModelSource {
-    Checkpoint *checkpoint; // one of the four
-    HuggingFace *model;
-    GgufModel *gguf;
-    ModelSource *base; // of the adapters
-    AdapterSet adapters;
-    CheckpointInfo info; // of both: the base's, without the state of its run
-    bool merged;
-    bool found_base; // it names its base itself
-    bool is_base;    // of another source, so that it must be a whole model
-    char *path;
-    uint64_t hash;     // of the file that describes the model
-    BaseModel as_base; // path NULL: not known yet
-    Text passed_over;  // why newer checkpoints were not opened
-    bool allow_non_finite, use_ema;
-    int64_t non_finite; // weights that are NaN or infinite and were accepted
-};
-
-static bool holds(const char *folder, const char *file) {
+bool folder_holds(const char *folder, const char *file) {
     char path[4096];
     int size = snprintf(path, sizeof path, "%s/%s", folder, file);
     return size < (int)sizeof path && file_exists(path);
@@ -136,111 +116,17 @@ static bool is_gguf(const char *path) {
 }
 
 bool model_is_there(const char *path) {
-    return holds(path, "manifest.json") || holds(path, "config.json") || peft_is_there(path) || is_gguf(path);
-}
-
-// ---- an adapter and its base ----------------------------------------------------------------------------
-
-static Status open_model(ModelSource **source, const char *path, int64_t step, bool is_base);
-
-static Status no_base(const char *folder, const char *base) {
-    char what[4200] = "names no model";
-    if (*base) snprintf(what, sizeof what, "names the model \"%.4000s\", which is not at that path", base);
-    return fail(
-        ERR_NO_INPUT,
-        "%s is an adapter (PEFT) and needs its base; base_model_name_or_path in its adapter_config.json %s: "
-        "write the path of the model's folder there, or give --load MODEL --adapter %s",
-        folder, what, folder);
-}
-
-static Status open_base(ModelSource **base, const char *folder) {
-    PeftConfig config;
-    TRY(peft_config_read(folder, &config));
-    Status status =
-        file_exists(config.base) ? open_model(base, config.base, -1, true) : no_base(folder, config.base);
-    peft_config_free(&config);
-    return status;
-}
-
-// Adapters that name each other as bases would be opened for ever.
-static Status check_is_no_base(const ModelSource *source, const char *path) {
-    if (!source->is_base) return OK;
-    return fail(
-        ERR_CONFIG,
-        "%s is an adapter, and the base of another one has to be a whole model: export it with its base first "
-        "(trireme export), and name the result as the base",
-        path);
-}
-
-// A folder may hold both files: then it is a model where it has the weights of one.
-static bool is_adapter(const char *path) {
-    return peft_is_there(path) && !holds(path, "model.safetensors") &&
-           !holds(path, "model.safetensors.index.json");
-}
-
-static Status refuse_adapter_of(const ModelSource *model, const char *folder) {
-    return fail(
-        ERR_CONFIG,
-        "%s is an adapter, and so is %s, to which it would be added: export that one with its base first "
-        "(trireme export), and name the result as the base",
-        folder, model->path);
-}
-
-static Status add_adapter(ModelSource *source, const char *folder) {
-    AdapterWeights *adapter;
-    const ModelShape *base = &model_source_info(source->base)->shape;
-    TRY(adapter_weights_open(&adapter, folder, base, model_source_path(source->base)));
-    TRY(adapter_set_add(&source->adapters, adapter, folder));
-    source->info = *model_source_info(source->base);
-    source->info.state = (RunState){0};
-    source->info.has_optimizer = false;
-    source->info.shape = adapter_set_shape(&source->adapters, base);
-    source->hash = adapter_set_hash(&source->adapters);
-    return OK;
-}
-
-static Status open_adapter(ModelSource *source, const char *folder) {
-    TRY(check_is_no_base(source, folder));
-    TRY(open_base(&source->base, folder));
-    source->found_base = true;
-    return add_adapter(source, folder);
-}
-
-// Reads the adapter that is a checkpoint.
-static Status read_own_adapter(ModelSource *source) {
-    AdapterWeights *adapter;
-    source->info = *checkpoint_info(source->checkpoint);
-    TRY(adapter_weights_read(&adapter, &source->info.shape, model_source_reader(source)));
-    return adapter_set_add(&source->adapters, adapter, source->path);
-}
-
-Status model_source_merge(ModelSource *source) {
-    if (!source->base || source->merged) return OK;
-    if (source->checkpoint) TRY(read_own_adapter(source));
-    CHECK(source->adapters.count == 1, "%d adapters are merged", source->adapters.count);
-    source->merged = true;
-    source->info.shape = model_without_adapters(&source->info.shape);
-    return OK;
-}
-
-void model_source_serve(ModelSource *source) {
-    source->adapters.served = true;
-    source->info.shape = adapter_set_shape(&source->adapters, &model_source_info(source->base)->shape);
-}
-
-void model_source_choose(ModelSource *source, int adapter) {
-    CHECK(adapter >= -1 && adapter < source->adapters.count, "adapter %d of %d", adapter,
-          source->adapters.count);
-    source->adapters.chosen = adapter;
+    return folder_holds(path, "manifest.json") || folder_holds(path, "config.json") || peft_is_there(path) ||
+           is_gguf(path);
 }
 
 static Status open_any(ModelSource *source, const char *path, int64_t step) {
-    if (holds(path, "manifest.json")) return open_one(source, path, step);
+    if (folder_holds(path, "manifest.json")) return open_one(source, path, step);
     if (!model_is_there(path)) return open_folder(source, path, step);
     if (step >= 0)
         return fail(ERR_USAGE, "%s is a %s: it has no step %" PRId64 " (--ckpt-step)", path,
                     is_gguf(path) ? "GGUF file" : "Hugging Face model or adapter", step);
-    if (is_adapter(path)) return open_adapter(source, path);
+    if (source_is_adapter(path)) return source_open_adapter(source, path);
     return is_gguf(path) ? gguf_model_open(&source->gguf, path) : hugging_face_open(&source->model, path);
 }
 
@@ -281,80 +167,26 @@ static Status read_adapted(ModelSource *source, const char *name, Rect rect, flo
     return OK;
 }
 
-static Status read_weight(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
+Status source_read_raw(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
     if (source->base) return read_adapted(source, name, rect, out, stride);
     if (source->gguf) return gguf_model_read(source->gguf, name, rect, out, stride);
     if (source->model) return hugging_face_read(source->model, name, rect, out, stride);
     return read_checkpoint(source, name, rect, out, stride);
 }
 
-// The first elements of every weight: models of one shape and one config.json differ there.
-static Status hash_weights(ModelSource *source, uint64_t *hash) {
-    enum { MOST = 64 };
-    float some[MOST];
-    WeightSpec *weights;
-    int count;
-    TRY(model_weights(&model_source_info(source)->shape, &weights, &count));
-    Status status = OK;
-    for (int i = 0; i < count && status == OK; i++) {
-        Rect start = {0, 0, 1, weights[i].cols < MOST ? weights[i].cols : MOST};
-        status = read_weight(source, weights[i].name, start, some, start.cols);
-        if (status == OK)
-            *hash = (*hash ^ hash64_of(some, (size_t)start.cols * sizeof *some)) * 0x100000001B3u;
-    }
-    free(weights);
-    return status;
-}
-
-Status model_source_base(ModelSource *source, BaseModel *base) {
-    if (source->base) return model_source_base(source->base, base);
-    if (!source->as_base.path) {
-        source->as_base.hash = source->hash;
-        if (!source->checkpoint) TRY(hash_weights(source, &source->as_base.hash));
-        source->as_base.path = realpath(source->path, NULL);
-        if (!source->as_base.path) return fail(ERR_NO_INPUT, "%s is not there any more", source->path);
-    }
-    *base = source->as_base;
-    return OK;
-}
-
-static Status same_base(ModelSource *source, const BaseModel *wanted) {
-    BaseModel found = {0};
-    TRY(model_source_base(source->base, &found));
-    if (found.hash == wanted->hash) return OK;
-    return fail(ERR_NO_INPUT,
-                "%s holds adapters for the model that was at %s, and another one is there now: put the model "
-                "back, or a link to it",
-                source->path, wanted->path);
-}
-
-// A checkpoint of adapters comes with the model beside which they were trained.
-static Status open_own_base(ModelSource *source) {
-    const CheckpointInfo *info = model_source_info(source);
-    if (!source->checkpoint || !info->shape.lora_rank) return OK;
-    TRY(check_is_no_base(source, source->path));
-    Status status = open_model(&source->base, info->base.path, -1, true);
-    if (status == OK) return same_base(source, &info->base);
-    return fail(
-        status,
-        "%s holds adapters for the model %s, which cannot be read: put the model back, or a link to it "
-        "(%s)",
-        source->path, info->base.path, fail_message());
-}
-
-static Status remember_path(ModelSource *source, const char *path) {
+Status source_remember_path(ModelSource *source, const char *path) {
     source->path = strdup(source->checkpoint ? checkpoint_folder(source->checkpoint) : path);
     CHECK(source->path, "no memory for a path");
     return take_hash(source);
 }
 
-static Status open_model(ModelSource **out, const char *path, int64_t step, bool is_base) {
+Status source_open(ModelSource **out, const char *path, int64_t step, SourceRole role) {
     ModelSource *source = *out = calloc(1, sizeof *source);
     CHECK(source, "no memory for a model");
-    source->is_base = is_base;
+    source->role = role;
     Status status = open_any(source, path, step);
-    if (status == OK) status = remember_path(source, path);
-    if (status == OK) status = open_own_base(source);
+    if (status == OK) status = source_remember_path(source, path);
+    if (status == OK) status = source_open_own_base(source);
     if (status == OK) return OK;
     model_source_close(source);
     *out = NULL;
@@ -362,22 +194,7 @@ static Status open_model(ModelSource **out, const char *path, int64_t step, bool
 }
 
 Status model_source_open(ModelSource **source, const char *path, int64_t step) {
-    return open_model(source, path, step, false);
-}
-
-Status model_source_adapt(ModelSource **source, const char *path) {
-    if ((*source)->found_base || ((*source)->base && (*source)->checkpoint))
-        return refuse_adapter_of(*source, path);
-    if ((*source)->adapters.count) return add_adapter(*source, path);
-    ModelSource *adapted = calloc(1, sizeof *adapted);
-    CHECK(adapted, "no memory for a model");
-    adapted->base = *source;
-    Status status = add_adapter(adapted, path);
-    if (status == OK) status = remember_path(adapted, path);
-    if (status == OK) return *source = adapted, OK;
-    adapted->base = NULL;
-    model_source_close(adapted);
-    return status;
+    return source_open(source, path, step, AS_MODEL);
 }
 
 void model_source_close(ModelSource *source) {
@@ -388,6 +205,7 @@ void model_source_close(ModelSource *source) {
     model_source_close(source->base);
     adapter_set_free(&source->adapters);
     text_free(&source->passed_over);
+    text_free(&source->notes);
     free((char *)source->as_base.path);
     free(source->path);
     free(source);
@@ -417,8 +235,9 @@ Status model_source_compare(const ModelSource *source, Comm *world) {
 }
 void model_source_warn(const ModelSource *source) {
     if (source->base) model_source_warn(source->base);
-    if (!source->passed_over.size) return;
-    fprintf(stderr, "WARNING: %s: going back to %s\n", source->passed_over.data, source->path);
+    if (source->passed_over.size)
+        fprintf(stderr, "WARNING: %s: going back to %s\n", source->passed_over.data, source->path);
+    fputs(text_string(&source->notes), stderr);
 }
 Checkpoint *model_source_checkpoint(ModelSource *source) { return source->checkpoint; }
 
@@ -467,7 +286,7 @@ static Status non_finite(ModelSource *source, const char *name, int64_t row, int
     return OK;
 }
 
-static Status check_finite(ModelSource *source, const char *name, Rect rect, const float *values,
+Status source_check_finite(ModelSource *source, const char *name, Rect rect, const float *values,
                            int64_t stride) {
     for (int64_t row = 0; row < rect.rows; row++) {
         int64_t col = 0, found = count_non_finite(values + row * stride, rect.cols, &col);
@@ -479,8 +298,8 @@ static Status check_finite(ModelSource *source, const char *name, Rect rect, con
 }
 
 Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
-    TRY(read_weight(source, name, rect, out, stride));
-    return check_finite(source, name, rect, out, stride);
+    TRY(source_read_raw(source, name, rect, out, stride));
+    return source_check_finite(source, name, rect, out, stride);
 }
 
 void model_source_template(const ModelSource *source, Text *out) {

@@ -2,6 +2,7 @@
 #include "base/rank.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
+#include "infer/model_job.h"
 #include <string.h>
 #include <sys/stat.h>
 
@@ -80,23 +81,13 @@ static Status export(ModelSource *source, const Options *o) {
     return OK;
 }
 
-static Status add_adapter(ModelSource **source, const Options *o) {
-    AdapterOption adapter;
-    TRY(options_adapter(o, 0, &adapter));
-    return model_source_adapt(source, adapter.folder);
-}
-
 Status cmd_export(Options *o) {
     tell_notes(o);
     ModelSource *source;
     TRY(check_options(o));
-    TRY(model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step));
-    model_source_allow_non_finite(source, o->allow_non_finite);
+    TRY(model_open(o, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step, &source));
     model_source_warn(source);
-    Status status = o->use_ema ? model_source_use_ema(source) : OK;
-    if (status == OK && o->adapter.count) status = add_adapter(&source, o);
-    if (status == OK) status = model_source_merge(source);
-    if (status == OK) status = export(source, o);
+    Status status = export(source, o);
     model_source_close(source);
     return status;
 }

@@ -47,23 +47,23 @@ static Status check_grid(const ModelShape *shape, Grid grid) {
                 grid_along(grid, AXIS_PP), shape->layers, shape->layers);
 }
 
-// Adapters are merged, so that they cost nothing, except where prompts choose theirs.
-static Status prepare(const Options *o, ModelSource **source) {
+static Status add_adapters(const Options *o, ModelSource **source) {
     AdapterOption adapter;
-    if (o->use_ema) TRY(model_source_use_ema(*source));
     for (int i = 0; i < o->adapter.count; i++) {
         TRY(options_adapter(o, i, &adapter));
-        TRY(model_source_adapt(source, adapter.folder));
+        TRY(model_source_adapt(source, adapter.folder, o->use_ema));
     }
-    if (!o->prompts || !o->adapter.count) return model_source_merge(*source);
-    model_source_serve(*source);
-    return OK;
+    return o->use_ema && !o->adapter.count ? model_source_use_ema(*source) : OK;
 }
 
-// Opens a model with its adapters.
-static Status open_source(const Options *o, const char *path, int64_t step, ModelSource **source) {
+// Adapters are merged, so that they cost nothing, except where prompts choose theirs.
+Status model_open(const Options *o, const char *path, int64_t step, ModelSource **source) {
     TRY(model_source_open(source, path, step));
-    Status status = prepare(o, source);
+    Status status = add_adapters(o, source);
+    bool serves = o->prompts && o->adapter.count;
+    model_source_allow_non_finite(*source, o->allow_non_finite);
+    if (status == OK && serves) model_source_serve(*source);
+    if (status == OK && !serves) status = model_source_merge(*source);
     if (status == OK) return OK;
     model_source_close(*source);
     *source = NULL;
@@ -100,7 +100,7 @@ Status model_job_open(ModelJob *job, const Options *o, int ranks) {
     job->options = o;
     job->grid = (Grid)GRID(o->tensor_model_parallel_size, 1, o->pipeline_model_parallel_size);
     ModelSource *source;
-    TRY(open_source(o, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step, &source));
+    TRY(model_open(o, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step, &source));
     if (launcher_rank() == 0) model_source_warn(source);
     Status status = look_at(job, source);
     model_source_close(source);
@@ -143,8 +143,7 @@ int model_job_trained_positions(const ModelJob *job) {
 Status model_job_source(const ModelJob *job, Comm *world, ModelSource **source) {
     rank_doing("reading the model");
     *source = NULL;
-    TRY(comm_agree(world, open_source(job->options, job->path, -1, source)));
-    model_source_allow_non_finite(*source, job->options->allow_non_finite);
+    TRY(comm_agree(world, model_open(job->options, job->path, -1, source)));
     return model_source_compare(*source, world);
 }
 

@@ -17,6 +17,11 @@ typedef struct {
     struct Perplexity *measured; // optional: receives what evaluate would print of a data set
 } ModelJob;
 
+// Opens a model with the adapters of the options, merged or, where prompts choose theirs, to be chosen; with its moving
+// average and with values that are not finite where the options say so. `step` as in model_source_open, which says how
+// it fails, with model_source_adapt and model_source_merge.
+Status model_open(const Options *options, const char *path, int64_t step, ModelSource **source);
+
 // Finds the model of --load and its tokenizer (--tokenizer-model, or else the one in the folder of the weights), and
 // checks that `ranks` ranks can share it as the options say. Fails with ERR_USAGE, ERR_CONFIG, or as opening either
 // fails.

@@ -21,7 +21,7 @@ void peft_config_write(const AdapterWeights *adapter, const char *base, bool fan
                        const Text *targets, Text *out);
 
 // Reads the adapter in a folder, of a model of this shape, which was opened from `base`. Fails as peft_config_read, and
-// with ERR_DATA, which names file and tensor, for an adapter of another model.
+// with ERR_DATA, which names file and tensor, for an adapter of another model. Takes values that are NaN or infinite.
 Status peft_open(AdapterWeights **adapter, const char *folder, const ModelShape *shape, const char *base);
 
 // What a tensor of a mapping is to adapters: the module of the weight that it holds, or of the part of one that it
