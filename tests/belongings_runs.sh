@@ -103,7 +103,9 @@ if check "data of another tokenizer of the same size are refused"; then
     for from in model random; do
         refused 78 "the tokenizer of the data is another one than that of the model of --load $from: its token" \
             "${tune[@]}" --data-path others --load "$from" --save others
-        refused 78 "--tokenizer-model $from" "${tune[@]}" --data-path others --load "$from"
+        run preprocess --input others.jsonl --output-prefix "for-$from" \
+            --tokenizer-model "$(sed -n 's/.*Prepare the data with the model.s: --tokenizer-model //p' refused.log)"
+        run "${tune[@]}" --data-path "for-$from" --load "$from"
     done
     [[ ! -e others ]] || complain "others was made"
 fi

@@ -137,13 +137,14 @@ Status batches_turn_end(const Options *o, int *end) {
     return OK;
 }
 
-// Opens the tokenizer beside the model of --load; NULL: there is none that can be opened.
-static Tokenizer *model_tokenizer(const Options *o) {
+// Opens the tokenizer beside the model of --load and sets `folder` to where it is; NULL: none can be opened.
+static Tokenizer *model_tokenizer(const Options *o, Text *folder) {
     ModelSource *source = NULL;
     Tokenizer *tokenizer = NULL;
     if (!o->load || model_source_open(&source, o->load, o->ckpt_step == INT_UNSET ? -1 : o->ckpt_step) != OK)
         return NULL;
     if (model_source_tokenizer(source, &tokenizer) != OK) tokenizer = NULL;
+    text_add(folder, "%s", model_source_files_path(source));
     model_source_close(source);
     return tokenizer;
 }
@@ -171,7 +172,7 @@ static int first_difference(const Tokenizer *a, const Tokenizer *b) {
 }
 
 // To a model the numbers of tokens mean what its own tokenizer says, also where another one has as many.
-static Status same_tokens(const Options *o, const Tokenizer *data, const Tokenizer *own) {
+static Status same_tokens(const Options *o, const Tokenizer *data, const Tokenizer *own, const char *folder) {
     if (!own || tokenizer_kind(own) == TOKENIZER_NULL || tokenizer_hash(data) == tokenizer_hash(own))
         return OK;
     Text how = {0};
@@ -185,17 +186,19 @@ static Status same_tokens(const Options *o, const Tokenizer *data, const Tokeniz
     Status status = fail(ERR_CONFIG,
                          "the tokenizer of the data is another one than that of the model of --load %s: %s. "
                          "Prepare the data with the model's: --tokenizer-model %s",
-                         o->load, text_string(&how), o->load);
+                         o->load, text_string(&how), folder);
     text_free(&how);
     return status;
 }
 
 static Status same_vocabulary(const Options *o, const Tokenizer *data, int *vocabulary) {
     if (options_have_null_tokenizer(o)) return OK;
-    Tokenizer *own = model_tokenizer(o);
+    Text folder = {0};
+    Tokenizer *own = model_tokenizer(o, &folder);
     Status status = same_size(o, own, vocabulary);
-    if (status == OK) status = same_tokens(o, data, own);
+    if (status == OK) status = same_tokens(o, data, own, text_string(&folder));
     tokenizer_close(own);
+    text_free(&folder);
     return status;
 }
 
