@@ -104,6 +104,19 @@ if check "without the file a run goes on where the reference model is named, and
     dpo lost --load lost --dpo-reference base
     expect_alike whole lost
 fi
+# Ranks on machines of their own, here in folders of their own: what rank 0 sees decides for all.
+if type mpirun >/dev/null 2>&1 && check "a link to the reference model that leads elsewhere on another rank holds nothing up"; then
+    mkdir there
+    ln -s base ref
+    cp -r base copy
+    dpo far --load other --finetune --dpo-reference ref --train-iters 4 --eval-iters 0 --exit-interval 2
+    for file in far pairs*; do ln -s "../$file" there/; done
+    ln -s ../copy there/ref
+    far=("$trireme" train "${options[@]}" --save far --load far --dpo-reference ref --train-iters 4 --eval-iters 0 --distributed-timeout-minutes 0.5)
+    timeout -k 5 180 mpirun -n 2 "$here/by_rank.sh" "${far[@]}" // env -C there "${far[@]}" >far.log 2>&1 </dev/null ||
+        complain "exit $?: $(grep -a error far.log)"
+    says far "reference model .*base: log-probabilities of [0-9]* pairs, from far/dpo-reference"
+fi
 if check "a longer run asks the reference model again, and refuses another one"; then
     dpo longer "${from_base[@]}" --split 100,0,0 --eval-iters 0 --train-iters 4
     before=$(cksum <longer/dpo-reference)

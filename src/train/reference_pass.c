@@ -257,11 +257,14 @@ static Status load_reference(TrainingRun *run, ReferenceModel *kept, bool found)
     return OK;
 }
 
-// A run that goes on need not read the model that it has asked before.
-static bool names_another(const Options *o, const ReferenceModel *kept) {
+// A run that goes on need not read the model that it has asked before. Rank 0 decides: on another machine a link may
+// lead elsewhere.
+static bool names_another(const TrainingRun *run, const ReferenceModel *kept) {
+    const char *named = run->options->dpo_reference;
     char path[PATH_MAX];
-    if (!o->dpo_reference) return false;
-    return strcmp(realpath(o->dpo_reference, path) ? path : o->dpo_reference, kept->model) != 0;
+    bool another = named && strcmp(realpath(named, path) ? path : named, kept->model) != 0;
+    comm_broadcast_host(run->world, &another, sizeof another, 0);
+    return another;
 }
 
 static Status restore_own(TrainingRun *run) {
@@ -282,7 +285,7 @@ static Status prepare(TrainingRun *run, const char *path) {
         describe_here(run, &here, o->load);
         here.weights = parameters_sum(run->engine, run->world) + run->saver.base.hash;
         check_values(run, &here, &pass.model, found);
-    } else if (num_missing(run) || !run->first || names_another(o, &pass.model)) {
+    } else if (num_missing(run) || !run->first || names_another(run, &pass.model)) {
         other = true;
         TRY(load_reference(run, &pass.model, found));
     }
