@@ -65,6 +65,9 @@ if check "evaluation and text are those of base and adapters"; then
             complain "$model: $(tail -3 "$model.evaluated")"
     done
     ! diff -q <(grep -o 'perplexity.*' base.evaluated) <(grep -o 'perplexity.*' whole.evaluated) >/dev/null || complain "adapters change nothing"
+    "$trireme" export --load whole --to peft --output alone >export.log 2>&1 || complain "$(tail -3 export.log)"
+    trained=$(sed -n 's/^adapters: .*: \(.* M parameters\) are trained.*/\1/p' whole.log)
+    grep -qF "alone: ${trained:-of no adapter} as f32" export.log || complain "'$trained' is not in $(cat export.log)"
     "$trireme" generate --load whole --prompt "document 7" --max-new-tokens 8 >generated.log 2>&1 || complain "$(tail -3 generated.log)"
 fi
 

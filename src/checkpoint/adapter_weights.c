@@ -20,6 +20,13 @@ float adapter_weights_scale(const AdapterWeights *adapter) {
     return (float)(adapter->alpha / (adapter->rslora ? sqrt(rank) : rank));
 }
 
+int64_t adapter_weights_parameters(const AdapterWeights *adapter) {
+    int64_t sum = 0;
+    for (int i = 0; i < adapter->count; i++)
+        sum += adapter->rank * (adapter->modules[i].rows + adapter->modules[i].cols);
+    return sum;
+}
+
 // ---- modules ------------------------------------------------------------------------------------------
 
 // The targets of modules that are a part of a weight; others have the name of the weight.

@@ -24,6 +24,7 @@ typedef struct AdapterWeights {
 
 void adapter_weights_destroy(AdapterWeights *adapter); // takes NULL
 float adapter_weights_scale(const AdapterWeights *adapter);
+int64_t adapter_weights_parameters(const AdapterWeights *adapter); // the elements of all matrices
 
 // Reads the adapter of a model from its weights. The shape is the model's, with adapters.
 Status adapter_weights_read(AdapterWeights **adapter, const ModelShape *shape, WeightReader reader);

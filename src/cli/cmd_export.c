@@ -1,5 +1,6 @@
 // `trireme export`: writes a model as a Hugging Face folder or a GGUF file.
 #include "base/rank.h"
+#include "checkpoint/adapter_weights.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "infer/model_job.h"
@@ -68,15 +69,18 @@ static Status export(ModelSource *source, const Options *o) {
                     model_source_path(source), info->dtype);
     note_family(&info->shape);
     double start = clock_s();
-    if (!strcmp(o->to, "peft"))
+    bool adapter = !strcmp(o->to, "peft");
+    if (adapter)
         TRY(export_peft(source, o->output, type->hugging_face));
     else if (!strcmp(o->to, "gguf"))
         TRY(export_gguf(source, o->output, type->gguf));
     else
         TRY(export_hugging_face(source, o->output, type->hugging_face));
     double seconds = clock_s() - start, mb = written_mb(o->output);
+    int64_t parameters =
+        adapter ? adapter_weights_parameters(model_source_adapter(source)) : model_parameters(&info->shape);
     printf("%s: %.2f M parameters as %s, %.1f MB in %.1f s (%.0f MB/s), from %s\n", o->output,
-           (double)model_parameters(&info->shape) / 1e6, type->name, mb, seconds, mb / (seconds + 1e-9),
+           (double)parameters / 1e6, type->name, mb, seconds, mb / (seconds + 1e-9),
            model_source_path(source));
     return OK;
 }
