@@ -98,6 +98,22 @@ fi
 if check "a prompt may have lines"; then
     run generate lines "${from[@]}" --prompt $'two\nlines' --temperature 0
 fi
+if check "prompts of a file are continued one after the other"; then
+    need generate_both
+    printf '\n{"prompt": "%s", "max_new_tokens": 12}\n \n{"prompt": "%s", "max_new_tokens": 12, "adapter": null}\n' "${from[3]}" "${from[3]}" >prompts.jsonl
+    run generate prompts --load saved --prompts prompts.jsonl --threads 1 --temperature 0
+    [[ $(cat prompts.out) == "$(sed 's/.*/{"adapter": null, "text": "&"}/; p' greedy.out)" ]] || complain "$(cat prompts.out greedy.out)"
+    run generate piped --load saved --prompts - --threads 1 --temperature 0 <prompts.jsonl
+    expect_out piped prompts
+    # bad WORDS LINE...: a file of these lines is refused.
+    bad() { printf '%s\n' "${@:2}" >bad_prompts.jsonl && refused 65 "$1" generate --load saved --prompts bad_prompts.jsonl; }
+    bad 'bad_prompts.jsonl:3: "prompt" is missing' '{"prompt": "x"}' "" '{"text": "x"}'
+    bad 'bad_prompts.jsonl:1: "n" is no member' '{"prompt": "x", "n": 1}'
+    bad 'bad_prompts.jsonl:1: "max_new_tokens" is no whole number' '{"prompt": "x", "max_new_tokens": 0}'
+    bad 'bad_prompts.jsonl:1: no adapter is named "al"' '{"prompt": "x", "adapter": "al"}'
+    bad "bad_prompts.jsonl:1: a list over many lines" "[" '{"prompt": "x"}' "]"
+    bad "bad_prompts.jsonl: it contains no prompt" ""
+fi
 if check "--stop ends a text before its words"; then
     need generate_both
     text=$(cat greedy.out)

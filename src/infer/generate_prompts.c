@@ -1,6 +1,8 @@
 // `trireme generate --prompts`: continues the prompts of a file one after the other, each with the adapter that it
 // names.
+#include "base/array.h"
 #include "infer/generate.h"
+#include "infer/score.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,7 @@ typedef struct {
     char (*names)[64]; // of the adapters
     Prompt *prompts;
     int count;
+    size_t room; // of `prompts`
     int capacity, longest;
     ModelSource *source;
     Infer *infer;
@@ -89,29 +92,17 @@ static Status read_prompt(const PromptsRun *run, const Json *line, const char *w
                          &out->tokens);
 }
 
-static Status add_prompt(PromptsRun *run, const char *line, size_t size, const char *where) {
-    Json *root;
-    Prompt *more = realloc(run->prompts, ((size_t)run->count + 1) * sizeof *more);
-    CHECK(more, "no memory for %d prompts", run->count + 1);
-    run->prompts = more;
+static Status add_prompt(void *self, const Json *line, const char *where) {
+    PromptsRun *run = self;
+    array_grow(&run->prompts, sizeof *run->prompts, (size_t)run->count + 1, &run->room);
     run->prompts[run->count] = (Prompt){0};
-    TRY(json_parse(&root, line, size, where));
-    Status status = read_prompt(run, root, where, &run->prompts[run->count++]);
-    json_free(root);
-    return status;
+    return read_prompt(run, line, where, &run->prompts[run->count++]);
 }
 
 static Status add_prompts(PromptsRun *run, const char *text, size_t size) {
-    const char *what = run->job->options->prompts, *end = text + size;
-    char where[512];
+    const char *what = run->job->options->prompts;
     if (!strcmp(what, "-")) what = "standard input";
-    for (int64_t number = 1; text < end; number++) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text));
-        size_t length = (size_t)((newline ? newline : end) - text);
-        snprintf(where, sizeof where, "%.400s, line %" PRId64, what, number);
-        if (strspn(text, " \t\r") < length) TRY(add_prompt(run, text, length, where));
-        text += length + 1;
-    }
+    TRY(json_lines_read(text, size, what, add_prompt, run));
     return run->count ? OK : fail(ERR_DATA, "%s: it contains no prompt", what);
 }
 

@@ -282,10 +282,10 @@ def check_several():
     out = run(TRIREME, "generate", "--load", "chat_base", "--adapter", "chat_rs", "--prompt", "prompt 1", "--temperature",
               0, "--max-new-tokens", 20)
     expect(ascii_of(out.rstrip("\n")) == ascii_of(wanted[1].rstrip("\n")), "greedy text of the merged model", out, wanted[1])
-    for line, words in {'{"prompt": "x", "adapter": "al"}': 'line 1: no adapter is named "al"',
+    for line, words in {'{"prompt": "x", "adapter": "al"}': 'bad.jsonl:1: no adapter is named "al"',
                         '{"text": "x"}': '"prompt" is missing', '{"prompt": "x", "n": 1}': '"n" is no member',
                         '{"prompt": "x", "max_new_tokens": 0}': "whole number from 1", "": "contains no prompt",
-                        '{"prompt": ': "line 1"}.items():
+                        '{"prompt": ': "bad.jsonl:1"}.items():
         open("bad.jsonl", "w").write(line + "\n")
         refused(words, TRIREME, "generate", *several, "--prompts", "bad.jsonl")
     refused("names 3 adapters: a prompt says which", TRIREME, "generate", *several, "--prompt", "x")
