@@ -3,7 +3,7 @@
 #include "infer/score.h"
 #include <string.h>
 
-static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f); }
+bool is_python_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f); }
 
 Status pair_encoder_open(PairEncoder *p, Continuations *out, const Tokenizer *tokenizer, int positions) {
     *p = (PairEncoder){.out = out, .tokenizer = tokenizer, .positions = positions, .where = ""};
@@ -54,7 +54,7 @@ static int64_t count_characters(const char *text, size_t bytes) {
 static Status encode_pair(PairEncoder *p, const char *context, size_t context_bytes, const char *continuation,
                           size_t bytes, Continuation *out) {
     size_t alone = context_bytes;
-    while (alone > 0 && is_blank(context[alone - 1])) alone--;
+    while (alone > 0 && is_python_blank(context[alone - 1])) alone--;
     Text whole = {0};
     text_add_bytes(&whole, context, context_bytes);
     text_add_bytes(&whole, continuation, bytes);
@@ -158,7 +158,7 @@ Status json_lines_read(const char *text, size_t size, const char *what,
     for (long long number = 1; text < end; number++) {
         const char *newline = memchr(text, '\n', (size_t)(end - text)), *next = newline ? newline + 1 : end;
         size_t bytes = (size_t)((newline ? newline : end) - text);
-        while (bytes > 0 && is_blank(text[bytes - 1])) bytes--;
+        while (bytes > 0 && is_python_blank(text[bytes - 1])) bytes--;
         snprintf(where, sizeof where, "%s:%lld", what, number);
         Json *root = NULL;
         Status status = bytes ? json_parse(&root, text, bytes, where) : OK;

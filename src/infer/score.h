@@ -113,6 +113,7 @@ Status continuations_score(const ScoreModel *model, Continuations *c);
 
 // ---- JSON lines ---------------------------------------------------------------------------------
 
+bool is_python_blank(char c); // an ASCII character that Python's str.strip removes
 // Parses each line that is not blank and gives it to `take` with its place, "FILE:LINE". Fails with ERR_DATA, which
 // says where, or as `take` does.
 Status json_lines_read(const char *text, size_t size, const char *what,

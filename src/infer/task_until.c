@@ -30,8 +30,6 @@ struct TaskFilters {
     int count;
 };
 
-static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f); }
-
 // Replaces the text by a part of it.
 static void keep_part(Text *text, size_t start, size_t end) {
     if (!text->data) return;
@@ -43,8 +41,8 @@ static void keep_part(Text *text, size_t start, size_t end) {
 static Status strip(const Filter *filter, Text *text) {
     (void)filter;
     size_t start = 0, end = text->size;
-    while (start < end && is_blank(text->data[start])) start++;
-    while (end > start && is_blank(text->data[end - 1])) end--;
+    while (start < end && is_python_blank(text->data[start])) start++;
+    while (end > start && is_python_blank(text->data[end - 1])) end--;
     keep_part(text, start, end);
     return OK;
 }
