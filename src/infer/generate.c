@@ -3,7 +3,6 @@
 #include "base/rank.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct {
     TextStream text;
@@ -211,29 +210,16 @@ Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, G
     return status;
 }
 
-static Status add_beginning(const Tokenizer *tokenizer, TokenList *out) {
-    TokenizerUse use;
-    int32_t bos = tokenizer_bos(tokenizer);
-    TRY(tokenizer_use_read(&use, tokenizer));
-    if (use.adds_bos && bos >= 0) token_list_add(out, &bos, 1);
-    tokenizer_use_free(&use);
-    return OK;
-}
-
-// A text that begins with the token already does not get a second one.
-static void remove_second(TokenList *out) {
-    if (out->count < 2 || out->ids[0] != out->ids[1]) return;
-    memmove(out->ids, out->ids + 1, (--out->count) * sizeof *out->ids);
-}
-
 Status prompt_encode(const Tokenizer *tokenizer, const char *text, size_t size, bool adds_bos,
                      TokenList *out) {
-    if (adds_bos) TRY(add_beginning(tokenizer, out));
-    bool begun = out->count > 0;
-    TRY(tokenizer_encode(tokenizer, text, size, out));
-    if (begun) remove_second(out);
+    int32_t begin = -1, start = text_start(tokenizer);
+    TokenList tokens = {0};
+    if (adds_bos) TRY(text_beginning(tokenizer, &begin));
+    Status status = tokenizer_encode(tokenizer, text, size, &tokens);
+    if (status == OK) text_add_tokens(begin, &tokens, out);
+    token_list_free(&tokens);
+    TRY(status);
     if (out->count) return OK;
-    int32_t start = text_start(tokenizer);
     if (start < 0)
         return fail(ERR_CONFIG,
                     "--prompt is empty, and the tokenizer has no token that starts or ends a text");

@@ -178,6 +178,19 @@ int32_t text_start(const Tokenizer *tokenizer) {
     return begin >= 0 ? begin : tokenizer_eod(tokenizer);
 }
 
+Status text_beginning(const Tokenizer *tokenizer, int32_t *begin) {
+    TokenizerUse use;
+    TRY(tokenizer_use_read(&use, tokenizer));
+    *begin = use.adds_bos ? tokenizer_bos(tokenizer) : -1;
+    tokenizer_use_free(&use);
+    return OK;
+}
+
+void text_add_tokens(int32_t begin, const TokenList *tokens, TokenList *out) {
+    if (begin >= 0 && !(tokens->count && tokens->ids[0] == begin)) token_list_add(out, &begin, 1);
+    token_list_add(out, tokens->ids, tokens->count);
+}
+
 static Status read_stdin(size_t max_bytes, char **data, size_t *size) {
     Text text = {0};
     char block[4096];

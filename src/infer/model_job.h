@@ -47,5 +47,9 @@ bool model_job_stopped(const ModelJob *job, Comm *world);
 // The token before the first token of a text: the tokenizer's beginning of text, or else its end of document; -1: it
 // has neither.
 int32_t text_start(const Tokenizer *tokenizer);
+// The token that the tokenizer puts before each text (TokenizerUse). *begin -1: it puts none there.
+Status text_beginning(const Tokenizer *tokenizer, int32_t *begin);
+// Appends a text of these tokens, after `begin` unless that is -1 or they begin with it.
+void text_add_tokens(int32_t begin, const TokenList *tokens, TokenList *out);
 // Reads a whole file, or standard input for "-". The data are NUL-terminated; the caller frees them.
 Status input_read(const char *path, size_t max_bytes, char **data, size_t *size);

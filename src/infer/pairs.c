@@ -7,24 +7,17 @@ bool is_python_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c
 
 Status pair_encoder_open(PairEncoder *p, Continuations *out, const Tokenizer *tokenizer, int positions) {
     *p = (PairEncoder){.out = out, .tokenizer = tokenizer, .positions = positions, .where = ""};
-    TokenizerUse use;
-    TRY(tokenizer_use_read(&use, tokenizer));
-    p->begins = use.adds_bos && tokenizer_bos(tokenizer) >= 0;
-    tokenizer_use_free(&use);
+    TRY(text_beginning(tokenizer, &p->begin));
     return encoder_open(&p->encoder, tokenizer);
 }
 
 void pair_encoder_close(PairEncoder *p) { encoder_close(p->encoder); }
 
-// Appends the tokens of a text. `whole`: a beginning of text comes first where the tokenizer puts one there and the
-// text has none itself.
+// Appends the tokens of a text. `whole`: with the beginning of text.
 static Status encode(PairEncoder *p, const char *text, size_t bytes, bool whole, TokenList *out) {
-    int32_t begin = tokenizer_bos(p->tokenizer);
     TokenList tokens = {0};
     Status status = encoder_encode(p->encoder, text, bytes, &tokens);
-    if (status == OK && whole && p->begins && !(tokens.count && tokens.ids[0] == begin))
-        token_list_add(out, &begin, 1);
-    if (status == OK) token_list_add(out, tokens.ids, tokens.count);
+    if (status == OK) text_add_tokens(whole ? p->begin : -1, &tokens, out);
     token_list_free(&tokens);
     if (status == OK || !*p->where) return status;
     char why[500];

@@ -86,7 +86,7 @@ typedef struct {
     Encoder *encoder;
     const Tokenizer *tokenizer;
     int positions;     // tokens that the model can see
-    bool begins;       // the tokenizer puts its beginning of text before what it encodes
+    int32_t begin;     // text_beginning
     const char *where; // file and line, for messages; the caller sets it
 } PairEncoder;
 
