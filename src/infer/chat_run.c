@@ -194,18 +194,6 @@ static Status next_prompt(Chat *chat, bool *more) {
 
 // ---- an answer ----------------------------------------------------------------------------------
 
-static void next(void *self, int position, const int32_t *tokens, int n, float *logits) {
-    Chat *chat = self;
-    (void)position; // the model goes on after what it has seen
-    infer_next(chat->infer, tokens, n, logits);
-    token_list_add(&chat->seen, tokens, (size_t)n);
-}
-
-static bool stopped(void *self) {
-    Chat *chat = self;
-    return model_job_stopped(chat->job, chat->world);
-}
-
 static void give(void *self, int sample, const char *text, size_t size) {
     Chat *chat = self;
     (void)sample;
@@ -228,29 +216,20 @@ static Status answer(Chat *chat) {
     int known = count_known(chat);
     infer_rewind(chat->infer, known);
     chat->seen.count = (size_t)known;
-    TokenModel model = {.self = chat,
-                        .batch = 1,
-                        .capacity = chat->capacity,
-                        .longest = chat->longest,
-                        .vocabulary = chat->job->shape.vocabulary,
-                        .next = next,
-                        .stopped = stopped};
-    SampleSpec sample = {.prompt = chat->prompt.ids,
-                         .prompt_tokens = (int)chat->prompt.count,
-                         .max_new_tokens = is_limited ? o->max_new_tokens : chat->capacity,
-                         .stops = o->stop.items,
-                         .num_stops = o->stop.count};
-    GenerateSpec spec = {.tokenizer = chat->job->tokenizer,
-                         .ends = chat->ends.ids,
-                         .num_ends = chat->ends.count,
-                         .samples = &sample,
-                         .known_tokens = known,
-                         .sampling = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed},
-                         .give = is_first(chat) ? give : NULL,
-                         .self = chat};
+    JobModel model = {.job = chat->job,
+                      .world = chat->world,
+                      .infer = chat->infer,
+                      .batch = 1,
+                      .capacity = chat->capacity,
+                      .longest = chat->longest,
+                      .seen = &chat->seen};
+    SampleSpec sample = job_sample(chat->job, &chat->prompt, is_limited ? o->max_new_tokens : chat->capacity);
+    GenerateSpec spec = job_generate_spec(chat->job, &sample);
+    spec.ends = chat->ends.ids, spec.num_ends = chat->ends.count, spec.known_tokens = known;
+    spec.give = is_first(chat) ? give : NULL, spec.self = chat;
     GenerateReport report;
     if (is_first(chat)) add_message(chat, "assistant", "", 0);
-    TRY(token_model_generate(&model, &spec, &report));
+    TRY(job_generate(&model, &spec, &report));
     chat->num_answers++;
     chat->new_tokens += report.new_tokens;
     chat->new_s += report.new_s;

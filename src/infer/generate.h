@@ -72,6 +72,21 @@ typedef struct {
 // memory.
 Status token_model_generate(const TokenModel *model, const GenerateSpec *spec, GenerateReport *report);
 
+// The model of a job, opened to generate.
+typedef struct {
+    const ModelJob *job;
+    Comm *world;
+    Infer *infer;
+    int batch, capacity, longest; // see TokenModel
+    TokenList *seen;              // optional, of a batch of 1: receives the tokens that the model is given
+} JobModel;
+
+// What the options of `generate` say of a sample, and of all: the caller adds the callback.
+SampleSpec job_sample(const ModelJob *job, const TokenList *prompt, int max_new_tokens);
+GenerateSpec job_generate_spec(const ModelJob *job, const SampleSpec *samples);
+// token_model_generate with the model of a job.   Collective over its world.
+Status job_generate(JobModel *model, const GenerateSpec *spec, GenerateReport *report);
+
 // Encodes a prompt. With `adds_bos` the beginning of text is put before it where the tokenizer does that to a text
 // (TokenizerUse) and the prompt does not begin with it. An empty one becomes the token of text_start; fails with
 // ERR_CONFIG when the tokenizer has none.

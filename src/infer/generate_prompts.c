@@ -153,17 +153,6 @@ static Status open_run(PromptsRun *run) {
 
 // ---- one prompt after the other -------------------------------------------------------------------------
 
-static void next(void *self, int position, const int32_t *tokens, int n, float *logits) {
-    PromptsRun *run = self;
-    (void)position; // each prompt is a batch of its own
-    infer_next(run->infer, tokens, n, logits);
-}
-
-static bool stopped(void *self) {
-    PromptsRun *run = self;
-    return model_job_stopped(run->job, run->world);
-}
-
 static void take_piece(void *self, int sample, const char *text, size_t size) {
     (void)sample; // there is one
     text_add_bytes(self, text, size);
@@ -185,30 +174,19 @@ static void print_answer(const PromptsRun *run, const Prompt *prompt, const Text
 }
 
 static Status answer(PromptsRun *run, const Prompt *prompt) {
-    const Options *o = run->job->options;
     Text text = {0};
-    TokenModel model = {.self = run,
-                        .batch = 1,
-                        .capacity = run->capacity,
-                        .longest = run->longest,
-                        .vocabulary = run->job->shape.vocabulary,
-                        .next = next,
-                        .stopped = stopped};
-    SampleSpec sample = {.prompt = prompt->tokens.ids,
-                         .prompt_tokens = (int)prompt->tokens.count,
-                         .max_new_tokens = prompt->max_new_tokens,
-                         .stops = o->stop.items,
-                         .num_stops = o->stop.count};
-    GenerateSpec spec = {.tokenizer = run->job->tokenizer,
-                         .ends = run->job->ends.ids,
-                         .num_ends = run->job->ends.count,
-                         .samples = &sample,
-                         .sampling = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed},
-                         .give = take_piece,
-                         .self = &text};
+    JobModel model = {.job = run->job,
+                      .world = run->world,
+                      .infer = run->infer,
+                      .batch = 1,
+                      .capacity = run->capacity,
+                      .longest = run->longest};
+    SampleSpec sample = job_sample(run->job, &prompt->tokens, prompt->max_new_tokens);
+    GenerateSpec spec = job_generate_spec(run->job, &sample);
+    spec.give = take_piece, spec.self = &text;
     GenerateReport report;
     infer_rewind(run->infer, 0);
-    Status status = token_model_generate(&model, &spec, &report);
+    Status status = job_generate(&model, &spec, &report);
     if (status == OK && comm_rank(run->world) == 0) print_answer(run, prompt, &text);
     text_free(&text);
     TRY(status);

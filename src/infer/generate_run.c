@@ -117,17 +117,6 @@ static void print_report(const GenerateRun *run, const GenerateReport *report) {
 
 // ---- the run ------------------------------------------------------------------------------------
 
-static void next(void *self, int position, const int32_t *tokens, int n, float *logits) {
-    GenerateRun *run = self;
-    (void)position; // there is one batch
-    infer_next(run->infer, tokens, n, logits);
-}
-
-static bool stopped(void *self) {
-    GenerateRun *run = self;
-    return model_job_stopped(run->job, run->world);
-}
-
 static Status open_run(GenerateRun *run) {
     const Options *o = run->job->options;
     run->num_samples = o->num_samples;
@@ -138,35 +127,24 @@ static Status open_run(GenerateRun *run) {
     run->samples = malloc((size_t)run->num_samples * sizeof *run->samples);
     CHECK(run->texts && run->samples, "no memory for %d texts", run->num_samples);
     for (int i = 0; i < run->num_samples; i++)
-        run->samples[i] = (SampleSpec){.prompt = run->prompt.ids,
-                                       .prompt_tokens = (int)run->prompt.count,
-                                       .max_new_tokens = o->max_new_tokens,
-                                       .stops = o->stop.items,
-                                       .num_stops = o->stop.count};
+        run->samples[i] = job_sample(run->job, &run->prompt, o->max_new_tokens);
     InferSpec spec = {
         .batch = run->num_samples, .capacity = run->capacity, .longest = run->longest, .cache = o->kv_cache};
     return model_job_infer(run->job, run->world, spec, &run->infer);
 }
 
 static Status generate_texts(GenerateRun *run) {
-    const Options *o = run->job->options;
     bool prints = comm_rank(run->world) == 0;
-    TokenModel model = {.self = run,
-                        .batch = run->num_samples,
-                        .capacity = run->capacity,
-                        .longest = run->longest,
-                        .vocabulary = run->job->shape.vocabulary,
-                        .next = next,
-                        .stopped = stopped};
-    GenerateSpec spec = {.tokenizer = run->job->tokenizer,
-                         .ends = run->job->ends.ids,
-                         .num_ends = run->job->ends.count,
-                         .samples = run->samples,
-                         .sampling = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed},
-                         .give = prints ? print_piece : NULL,
-                         .self = run};
+    JobModel model = {.job = run->job,
+                      .world = run->world,
+                      .infer = run->infer,
+                      .batch = run->num_samples,
+                      .capacity = run->capacity,
+                      .longest = run->longest};
+    GenerateSpec spec = job_generate_spec(run->job, run->samples);
+    spec.give = prints ? print_piece : NULL, spec.self = run;
     GenerateReport report;
-    TRY(token_model_generate(&model, &spec, &report));
+    TRY(job_generate(&model, &spec, &report));
     if (prints) {
         print_texts(run);
         print_report(run, &report);
