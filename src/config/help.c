@@ -171,7 +171,9 @@ static const char *type_name(OptionType type) {
 
 static void add_facts(const OptionInfo *option, Text *out) {
     text_add(out, "  %-*s %s", NAME_COLUMNS, "", type_name(option->type));
-    if (*option->range && strcmp(option->range, "text")) {
+    if (strstr(option->range, "repeat")) {
+        text_add(out, ", may be given several times");
+    } else if (*option->range && strcmp(option->range, "text")) {
         text_add(out, option->type == WORD ? " " : " in ");
         option_choices(option, out);
     }

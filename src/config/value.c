@@ -111,7 +111,7 @@ static bool is_choice(const OptionInfo *option, const char *word) {
     return false;
 }
 
-static bool is_free_text(const OptionInfo *option) { return !strcmp(option->range, "text"); }
+static bool is_free_text(const OptionInfo *option) { return !strncmp(option->range, "text", 4); }
 
 // Refuses control characters, because words become parts of messages, file names and the saved configuration. Free
 // text may have several lines.
@@ -165,7 +165,7 @@ static Status set_word(Options *options, const OptionInfo *option, const char *w
 
 // Returns whether the words are added to those that the command line has given before.
 static bool is_repeated(const Options *options, const OptionInfo *option, Source source) {
-    return !strcmp(option->range, "repeat") && source.origin == FROM_COMMAND_LINE &&
+    return strstr(option->range, "repeat") && source.origin == FROM_COMMAND_LINE &&
            options->store->origins[option - option_table] == FROM_COMMAND_LINE;
 }
 
