@@ -106,6 +106,33 @@ static void weights_count(void) {
     for (int i = 0; i < 2; i++) expect_marked(i ? MARKED : UNMARKED, LINES[0], true, TRAINED);
 }
 
+// A list of parts is the text of its parts where the template has no parts, which would write it as Python prints it.
+static void parts_are_text(void) {
+    static const char LINE[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}, {\"role\": "
+        "\"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"y\\n\"}, {\"text\": \"es\", \"type\": "
+        "\"text\"}], \"weight\": 1}, {\"role\": \"assistant\", \"weight\": 0, \"content\": []}]}\n";
+    static const char TRIMS[] =
+        "{% for m in messages %}{{ m.role }} {{ m.content | trim }}<|im_end|>{% endfor %}";
+    static const char TRIMS_MARKED[] =
+        "{% for m in messages %}{{ m.role }} {% if m.role == 'assistant' %}{% generation %}{{ m.content | trim }}"
+        "<|im_end|>{% endgeneration %}{% else %}{{ m.content | trim }}<|im_end|>{% endif %}{% endfor %}";
+    static const char READS[] =
+        "{% for m in messages %}{{ m.role }} {% generation %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endgeneration %}<|im_end|>{% endfor %}";
+    expect_marked(TRIMS_MARKED, LINE, false,
+                  "user a<|im_end|>assistant [y\nes<|im_end|>]assistant <|im_end|>\n");
+    expect_marked(TRIMS, LINE, false, "user a<|im_end|>[assistant y\nes<|im_end|>]assistant <|im_end|>\n");
+    expect_marked(READS, LINE, false,
+                  "user [<a>]<|im_end|>assistant [<y\n><es>]<|im_end|>assistant <|im_end|>\n");
+    // An answer that calls a tool may have no text.
+    expect_marked(
+        "{% for m in messages %}{% generation %}{{ m.role }} {{ m.content if m.content else m.tool_calls[0] "
+        "}}{% endgeneration %}{% endfor %}",
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [\"f\"]}]}\n", false,
+        "a[ssistant f]\n");
+}
+
 // ---- what is refused ----------------------------------------------------------------------------------------
 
 #define ANSWERED "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
@@ -128,8 +155,16 @@ static const struct {
      "message 1: the role is \"bot\"; system, user, "},
     {"{\"conversations\": [{\"from\": \"x\", \"value\": \"a\"}]}\n",
      "conversations, turn 1: \"from\" is \"x\"; human, gpt"},
-    {"{\"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}]}\n",
-     "this template takes strings alone, not lists of parts"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": "
+     "\"image_url\"}]}]}\n",
+     "chats.jsonl:1: message 1: \"content\" is a list with a part of type \"image_url\", but the template writes text "
+     "alone: leave this part out, or the line"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": {\"text\": \"a\"}}]}\n",
+     "chats.jsonl:1: message 1: \"content\" is no string"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": null}, {\"role\": \"assistant\", \"content\": \"a\"}]}\n",
+     "chats.jsonl:1: message 1: \"content\" is null"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": null}]}\n",
+     "chats.jsonl:1: message 1: \"content\" is null"},
     // What the data have is shown without control characters.
     {"{\"messages\": [{\"role\": \"b\\u001b[2J\\u009bm\", \"content\": \"a\"}]}\n",
      "message 1: the role is \"b\\u001b[2J\\u009bm\"; system"},
@@ -395,6 +430,7 @@ int main(int argc, char **argv) {
         (const Test[]){{"shapes_are_one", shapes_are_one},
                        {"answers_are_found", answers_are_found},
                        {"weights_count", weights_count},
+                       {"parts_are_text", parts_are_text},
                        {"many_answers_are_refused", many_answers_are_refused},
                        {"answers_are_not_looked_for_when_stopped", answers_are_not_looked_for_when_stopped},
                        {"wrong_lines_are_refused", wrong_lines_are_refused},

@@ -238,12 +238,13 @@ static Status render_whole(ChatWorker *w, const Conversation *c, bool *marks) {
     return status == ERR_DATA ? OK : status; // it does not write such a conversation
 }
 
-static Status encode_conversation(ChatWorker *w, const Conversation *c, TokenList *tokens, TokenList *mask) {
+static Status encode_conversation(ChatWorker *w, Conversation *c, TokenList *tokens, TokenList *mask) {
     bool marks = false;
     if (c->tools && !jinja_reads(w->format->template, "tools"))
         return fail(ERR_DATA,
                     "the conversation has tools, which the template does not write: name one that does, or "
                     "remove \"tools\"");
+    TRY(conversation_join_parts(c, w->format->parts));
     w->steps = 0;
     TRY(render_whole(w, c, &marks));
     TRY(marks ? leave_out(w, c) : find_answers(w, c));
@@ -312,6 +313,57 @@ Status chat_find_marked(ChatFormat *f) {
     json_free(line);
     chat_worker_close(&w);
     return status == ERR_DATA ? OK : status; // the model's template refuses the conversation
+}
+
+// ---- which roles may have parts ----------------------------------------------------------------------------------
+
+// Adds a message; of the role `in_parts` as a part.
+static void add_trial(Text *out, const char *role, const char *in_parts, const char *more) {
+    static const char PARTS[] = "[{\"type\": \"text\", \"text\": \"a part\"}]";
+    text_add(out, "%s{\"role\": \"%s\", \"content\": %s%s}", out->size > 1 ? ", " : "", role,
+             strcmp(role, in_parts) ? "\"a text\"" : PARTS, more);
+}
+
+// A conversation that has the role, with its content in parts.
+static void make_trial(Text *out, const char *role) {
+    bool tool = !strcmp(role, "tool"), first = !strcmp(role, "system") || !strcmp(role, "developer");
+    out->size = 0;
+    text_add(out, "[");
+    if (first) add_trial(out, role, role, "");
+    add_trial(out, "user", role, "");
+    if (tool)
+        add_trial(out, "assistant", role,
+                  ", \"tool_calls\": [{\"id\": \"abcdefghi\", \"type\": \"function\", \"function\": "
+                  "{\"name\": \"f\", \"arguments\": {}}}]");
+    if (tool) add_trial(out, "tool", role, ", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\"");
+    add_trial(out, "assistant", role, "");
+    text_add(out, "]");
+}
+
+static Status reads_parts(ChatWorker *w, const Text *trial, bool *reads) {
+    Json *messages;
+    *reads = false;
+    TRY(json_parse(&messages, trial->data, trial->size, "a conversation"));
+    Conversation c = {.messages = messages};
+    w->template = w->format->template;
+    Status status = render(w, &c, messages->count, false, &w->whole);
+    const char *text = status == OK ? text_string(&w->whole.text) : "";
+    *reads = strstr(text, "a part") && !strstr(text, "'a part'");
+    json_free(messages);
+    return status == ERR_DATA ? OK : status; // the template has no such role, or takes texts alone
+}
+
+Status chat_find_parts(ChatFormat *f) {
+    ChatWorker w = {.format = f};
+    Text trial = {0};
+    Status status = OK;
+    for (int i = 0; i < NUM_CHAT_ROLES && status == OK; i++) {
+        make_trial(&trial, chat_roles[i]);
+        status = reads_parts(&w, &trial, &f->parts[i]);
+    }
+    text_free(&trial);
+    chat_worker_close(&w);
+    return status;
 }
 
 // ---- for a model that answers ---------------------------------------------------------------------------------------

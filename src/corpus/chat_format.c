@@ -151,6 +151,7 @@ Status chat_format_open(ChatFormat *f, const Tokenizer *tokenizer, const char *f
     if (status == OK) status = is_characters(tokenizer, tokenizer_bos(tokenizer), &f->splits);
     if (status == OK) status = is_characters(tokenizer, tokenizer_eod(tokenizer), &f->splits);
     if (status == OK) status = chat_find_marked(f);
+    if (status == OK) status = chat_find_parts(f);
     text_free(&path);
     if (status != OK) chat_format_close(f);
     return status;

@@ -31,6 +31,9 @@ typedef struct {
     TokenizerUse use;
     time_t now;
     bool last_answer_only;
+    // Of each role: the template reads a content that is a list of parts. A template without them would write the list
+    // as Python prints it.
+    bool parts[NUM_CHAT_ROLES];
     // The tokenizer takes the tokens that begin and end a text for characters where they are in one.
     bool splits;
     const atomic_int *stopped; // optional
@@ -69,6 +72,8 @@ Status chat_encode_pair(ChatWorker *worker, const Json *line, TokenList *tokens,
 Status chat_prompt(ChatWorker *worker, const Json *messages, TokenList *tokens);
 // Finds the built-in template that writes a conversation of two questions as the format's own, which marks no answers.
 Status chat_find_marked(ChatFormat *format);
+// Finds for which roles the template reads lists of parts: it writes their text, and not in Python's quotes.
+Status chat_find_parts(ChatFormat *format);
 // Finds the token by which the template ends an answer; -1: it ends with no special token, or refuses a conversation of
 // a question and an answer.
 Status chat_turn_end(ChatWorker *worker, int32_t *end);

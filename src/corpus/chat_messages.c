@@ -252,15 +252,39 @@ bool conversation_trains(const Conversation *c, size_t message) {
     return message >= c->prompt && is_trained(&c->messages->items[message]);
 }
 
+const char *const chat_roles[NUM_CHAT_ROLES] = {"system", "user", "assistant", "tool", "developer"};
+
+static int role_index(const Json *message) {
+    const char *role = json_string(json_member(message, "role"));
+    int known = 0;
+    while (role && known < NUM_CHAT_ROLES && strcmp(role, chat_roles[known]) != 0) known++;
+    return role ? known : NUM_CHAT_ROLES;
+}
+
+static bool has_member(const Json *message, const char *key) {
+    const Json *member = json_member(message, key);
+    return member && member->type != JSON_NULL;
+}
+
+// Templates write null as the word None. An answer may call a tool in the place of a text.
+static Status check_content(const Json *message, size_t i) {
+    const Json *content = json_member(message, "content");
+    if (!content || content->type != JSON_NULL) return OK;
+    if (message_is_answer(message) &&
+        (has_member(message, "tool_calls") || has_member(message, "function_call")))
+        return OK;
+    return fail(
+        ERR_DATA,
+        "message %zu: \"content\" is null, which a template writes as the word None: write its text, or "
+        "leave the message out",
+        i + 1);
+}
+
 static Status check_messages(const Json *messages) {
-    static const char *const ROLES[] = {"system", "user", "assistant", "tool", "developer"};
-    enum { NUM_ROLES = sizeof ROLES / sizeof *ROLES };
     bool answered = false, trained = false;
     for (size_t i = 0; i < messages->count; i++) {
         const char *role = json_string(json_member(&messages->items[i], "role"));
-        int known = 0;
-        while (role && known < NUM_ROLES && strcmp(role, ROLES[known]) != 0) known++;
-        if (!role || known == NUM_ROLES)
+        if (role_index(&messages->items[i]) == NUM_CHAT_ROLES)
             return fail(
                 ERR_DATA,
                 "message %zu: the role is \"%.40s\"; system, user, assistant, tool and developer are known",
@@ -269,6 +293,7 @@ static Status check_messages(const Json *messages) {
             return fail(ERR_DATA,
                         "message %zu: \"weight\" is neither 0 nor 1: an answer is trained or it is not",
                         i + 1);
+        TRY(check_content(&messages->items[i], i));
         answered = answered || message_is_answer(&messages->items[i]);
         trained = trained || is_trained(&messages->items[i]);
     }
@@ -314,6 +339,88 @@ Status conversation_read(Conversation *c, const Json *line) {
     else
         TRY(make(c, line, shape));
     return complete(c, line);
+}
+
+// ---- contents that are lists of parts ---------------------------------------------------------------------------
+
+// Appends the texts of the parts. Sets *other to the first part that is no text, NULL: all are.
+static void join(const Json *parts, Text *out, const Json **other) {
+    *other = NULL;
+    for (size_t i = 0; i < parts->count && !*other; i++) {
+        const Json *text = json_member(&parts->items[i], "text");
+        if (same(json_member(&parts->items[i], "type"), "text") && text && text->type == JSON_STRING)
+            text_add_bytes(out, text->string, text->size);
+        else
+            *other = &parts->items[i];
+    }
+}
+
+static Status no_text(const Json *content, const Json *part, size_t i) {
+    const char *type = part ? json_string(json_member(part, "type")) : NULL;
+    if (content->type == JSON_ARRAY)
+        return fail(
+            ERR_DATA,
+            "message %zu: \"content\" is a list with a part of type \"%.40s\", but the template writes text "
+            "alone: leave this part out, or the line",
+            i + 1, type ? type : "missing");
+    return fail(ERR_DATA,
+                "message %zu: \"content\" is no string: it has to be one, or a list of parts of text", i + 1);
+}
+
+// Appends the message with `content` in the place of its own.
+static void add_with_content(const Json *message, const Text *content, Text *out) {
+    text_add(out, "{");
+    for (size_t i = 0; i < message->count; i++) {
+        const Json *member = &message->items[i];
+        if (i) text_add(out, ", ");
+        json_add_string(out, member->key, member->key_size);
+        text_add(out, ": ");
+        if (member == json_member(message, "content"))
+            json_add_string(out, text_string(content), content->size);
+        else
+            json_add_value(member, out);
+    }
+    text_add(out, "}");
+}
+
+static bool is_for_template(const Json *message, const bool *parts) {
+    const Json *content = json_member(message, "content");
+    return !content || content->type == JSON_STRING || content->type == JSON_NULL ||
+           parts[role_index(message)];
+}
+
+static Status add_joined(const Json *messages, const bool *parts, Text *out) {
+    Text content = {0};
+    for (size_t i = 0; i < messages->count; i++) {
+        const Json *message = &messages->items[i], *value = json_member(message, "content"), *other = value;
+        if (i) text_add(out, ", ");
+        if (is_for_template(message, parts)) {
+            json_add_value(message, out);
+            continue;
+        }
+        content.size = 0;
+        if (value->type == JSON_ARRAY) join(value, &content, &other);
+        if (other) {
+            text_free(&content);
+            return no_text(value, other, i);
+        }
+        add_with_content(message, &content, out);
+    }
+    text_free(&content);
+    return OK;
+}
+
+Status conversation_join_parts(Conversation *c, const bool parts[NUM_CHAT_ROLES]) {
+    size_t ready = 0;
+    while (ready < c->messages->count && is_for_template(&c->messages->items[ready], parts)) ready++;
+    if (ready == c->messages->count) return OK;
+    Text text = {0};
+    text_add(&text, "[");
+    Status status = add_joined(c->messages, parts, &text);
+    text_add(&text, "]");
+    if (status == OK) status = replace(c, &text);
+    text_free(&text);
+    return status;
 }
 
 // ---- parts of a pair -------------------------------------------------------------------------------------------

@@ -17,6 +17,13 @@ typedef struct {
 Status conversation_read(Conversation *conversation, const Json *line);
 void conversation_free(Conversation *conversation);
 bool message_is_answer(const Json *message);
+
+enum { NUM_CHAT_ROLES = 5 };
+extern const char *const chat_roles[NUM_CHAT_ROLES];
+// Makes a text of each list of parts, {"type": "text", "text": "..."}, in the messages of a role whose `parts`, in the
+// order of chat_roles, is false: the texts of the parts in a row, as a template without parts needs it. Fails with
+// ERR_DATA for a content of such a role that is neither a text, nor a list of texts, nor null.
+Status conversation_join_parts(Conversation *conversation, const bool parts[NUM_CHAT_ROLES]);
 // The message is an answer behind the prompt, and its "weight" is not 0.
 bool conversation_trains(const Conversation *conversation, size_t message);
 
