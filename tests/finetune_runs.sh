@@ -72,6 +72,33 @@ if check "the second command uses the model"; then
         --temperature 0 --max-new-tokens 12 >gguf.log 2>&1 || complain "$(cat gguf.log)"
     [[ $(head -1 gguf.log) == "$(head -1 answer.log)" ]] || complain "$(head -1 gguf.log), not $(head -1 answer.log)"
 fi
+# answers NAME OPTION...: `generate --load` says what the model in tuned/hf says.
+answers() {
+    local name=$1
+    shift
+    "$trireme" generate --load "$@" --chat --prompt "words of document 8" --temperature 0 --max-new-tokens 12 \
+        >"$name.log" 2>&1 || complain "$name: $(cat "$name.log")"
+    says "$name" " and words"
+}
+if check "its folder is a model, finished or stopped"; then
+    need tuned
+    answers whole_folder tuned
+    answers of_step tuned --ckpt-step "$(cd tuned/checkpoints && echo step-* | sed 's/step-0*//')"
+    cp -r tuned stopped
+    rm -r stopped/hf stopped/model.gguf
+    answers stopped_folder stopped
+    rm -r stopped/checkpoints/step-*
+    "$trireme" generate --load stopped --prompt x >no_step.log 2>&1 && complain "a model of nothing"
+    says no_step "stopped/checkpoints: "
+    "$trireme" train --load model --finetune "${corpus[@]:0:2}" --train-iters 1 --lr 1e-4 --micro-batch-size 1 --save tuned >among.log 2>&1 && complain "saved among its files"
+    says among "--save tuned: a model is there"
+fi
+if check "the GGUF file has the name of the folder"; then
+    need tuned
+    grep -aq "general.name.\{12\}tuned" tuned/model.gguf || complain "$(strings tuned/model.gguf | grep -A1 general.name)"
+    "$trireme" export --load tuned --to gguf --output other.gguf >export.log 2>&1 || complain "$(cat export.log)"
+    grep -aq "general.name.\{12\}tuned" other.gguf || complain "$(strings other.gguf | grep -A1 general.name)"
+fi
 if check "the commands that it prints do the same by hand"; then
     need tuned
     sed -n '/^the same by hand:/,/^before/p' tuned.log | sed '1d;$d' | sed 's/tuned\//by-hand\//g' |

@@ -119,12 +119,6 @@ static Status check_is_no_base(const ModelSource *source, const char *path) {
         path);
 }
 
-// A folder may hold both files: then it is a model where it has the weights of one.
-bool source_is_adapter(const char *path) {
-    return peft_is_there(path) && !folder_holds(path, "model.safetensors") &&
-           !folder_holds(path, "model.safetensors.index.json");
-}
-
 static Status refuse_adapter_of(const ModelSource *model, const char *folder) {
     return fail(
         ERR_CONFIG,

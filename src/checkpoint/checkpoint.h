@@ -335,7 +335,7 @@ Status companions_add_end(Companions *companions, const TokenList *ends, int end
 Status generation_config_read(const char *path, ModelTokens *tokens);
 void companions_free(Companions *companions);
 
-// Whether a path is itself a checkpoint, a Hugging Face folder or a GGUF file.
+// Whether a path is itself a checkpoint, a Hugging Face folder, a GGUF file or the folder of `trireme finetune`.
 bool model_is_there(const char *path);
 // Describes what is at a path where model_source_open finds no model, in words that follow "PATH: ". FOUND_FOREIGN:
 // files of another program, or no folder, so a run must not save there. FOUND_NOTHING: a run may save there.

@@ -2,18 +2,11 @@
 #include "checkpoint/source.h"
 #include "base/file.h"
 #include "checkpoint/finite.h"
-#include "checkpoint/foreign/peft.h"
+#include "checkpoint/place.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-bool folder_holds(const char *folder, const char *file) {
-    char path[4096];
-    int size = snprintf(path, sizeof path, "%s/%s", folder, file);
-    return size < (int)sizeof path && file_exists(path);
-}
 
 // ---- checkpoints ----------------------------------------------------------------------------------------
 
@@ -68,11 +61,6 @@ static Status no_model(const char *path) {
     return status;
 }
 
-static bool is_folder(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 // Says which steps there are.
 static Status no_step(const char *save, int64_t step, const int64_t *steps, int count) {
     enum { MAX_LISTED = 20 };
@@ -94,7 +82,7 @@ static bool has_step(const int64_t *steps, int count, int64_t step) {
 static Status open_folder(ModelSource *source, const char *save, int64_t step) {
     int64_t *steps;
     int count;
-    if (!is_folder(save)) return no_model(save);
+    if (!place_is_folder(save)) return no_model(save);
     TRY(checkpoint_steps(save, &steps, &count));
     Status status;
     if (count && step >= 0 && !has_step(steps, count, step))
@@ -109,25 +97,15 @@ static Status open_folder(ModelSource *source, const char *save, int64_t step) {
     return status;
 }
 
-static bool is_gguf(const char *path) {
-    struct stat st;
-    size_t size = strlen(path);
-    return size > 5 && !strcmp(path + size - 5, ".gguf") && stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-bool model_is_there(const char *path) {
-    return folder_holds(path, "manifest.json") || folder_holds(path, "config.json") || peft_is_there(path) ||
-           is_gguf(path);
-}
-
 static Status open_any(ModelSource *source, const char *path, int64_t step) {
-    if (folder_holds(path, "manifest.json")) return open_one(source, path, step);
+    if (place_holds(path, "manifest.json")) return open_one(source, path, step);
     if (!model_is_there(path)) return open_folder(source, path, step);
     if (step >= 0)
         return fail(ERR_USAGE, "%s is a %s: it has no step %" PRId64 " (--ckpt-step)", path,
-                    is_gguf(path) ? "GGUF file" : "Hugging Face model or adapter", step);
-    if (source_is_adapter(path)) return source_open_adapter(source, path);
-    return is_gguf(path) ? gguf_model_open(&source->gguf, path) : hugging_face_open(&source->model, path);
+                    place_is_gguf(path) ? "GGUF file" : "Hugging Face model or adapter", step);
+    if (place_is_adapter(path)) return source_open_adapter(source, path);
+    return place_is_gguf(path) ? gguf_model_open(&source->gguf, path)
+                               : hugging_face_open(&source->model, path);
 }
 
 // The hash of the manifest covers the tensors, since it contains their checksums.
@@ -184,6 +162,8 @@ Status source_open(ModelSource **out, const char *path, int64_t step, SourceRole
     ModelSource *source = *out = calloc(1, sizeof *source);
     CHECK(source, "no memory for a model");
     source->role = role;
+    char place[PATH_ROOM];
+    path = place_of_model(path, step, place);
     Status status = open_any(source, path, step);
     if (status == OK) status = source_remember_path(source, path);
     if (status == OK) status = source_open_own_base(source);

@@ -29,7 +29,6 @@ struct ModelSource {
     int64_t non_finite; // weights that are NaN or infinite and were accepted
 };
 
-bool folder_holds(const char *folder, const char *file);
 // Opens a model as model_source_open does.
 Status source_open(ModelSource **source, const char *path, int64_t step, SourceRole role);
 Status source_remember_path(ModelSource *source, const char *path); // of what is open, and its hash
@@ -41,7 +40,6 @@ Status source_check_finite(ModelSource *source, const char *name, Rect rect, con
 
 // ---- adapter_open.c ---------------------------------------------------------------------------------------
 
-bool source_is_adapter(const char *path); // a folder of PEFT, which is no model besides
 Status source_open_adapter(ModelSource *source, const char *folder);
 // Opens the model beside which the adapters of a checkpoint were trained; nothing for another source.
 Status source_open_own_base(ModelSource *source);

@@ -13,6 +13,8 @@ typedef struct {
 
 // The first pattern that matches is reported.
 static const Sign signs[] = {
+    {"finetune.json", "a fine-tuning",
+     "its checkpoints are in the folder checkpoints/, and its model is in hf/"},
     {"config.json", "a Hugging Face model, which is no checkpoint", "`trireme import` makes one of it"},
     {"latest_checkpointed_iteration.txt", "checkpoints of Megatron-LM",
      "convert one to a Hugging Face folder with Megatron-LM's tools and name that folder"},

@@ -3,6 +3,7 @@
 #include "checkpoint/fields.h"
 #include "checkpoint/foreign/gguf_tokenizer.h"
 #include "checkpoint/foreign/tensor_stream.h"
+#include "checkpoint/place.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,14 +129,26 @@ static void describe_model(GgufMetadata *m, const Family *family, const ModelSha
 
 // ---- the model's name ---------------------------------------------------------------------------------------
 
-// The name of the model: that of its file or its folder, or of the folder of its checkpoints.
+// Shortens the path by its last name. Returns that of its folder, with a slash before it.
+static char *step_up(char *path, char *name) {
+    *name = 0;
+    return strrchr(path, '/');
+}
+
+// Whether the model at `path` is in a folder that `trireme finetune` has made.
+static bool is_of_finetuning(char *path, char *name) {
+    *name = 0;
+    bool is = place_is_finetuning(path);
+    *name = '/';
+    return is;
+}
+
+// The name of the model: that of its file or its folder, or of the folder of its checkpoints or of its fine-tuning.
 static void describe_name(GgufMetadata *m, const ModelSource *source) {
     char *path = realpath(model_source_path(source), NULL);
     char *name = path ? strrchr(path, '/') : NULL;
-    if (name && !strncmp(name, "/step-", 6) && name > path) {
-        *name = 0;
-        name = strrchr(path, '/');
-    }
+    if (name && !strncmp(name, "/step-", 6) && name > path) name = step_up(path, name);
+    if (name && name > path && is_of_finetuning(path, name)) name = step_up(path, name);
     size_t size = name ? strlen(name) : 0;
     if (size > 6 && !strcmp(name + size - 5, ".gguf")) name[size - 5] = 0;
     if (name && name[1]) gguf_set_string(m, "general.name", name + 1);

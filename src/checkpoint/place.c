@@ -1,0 +1,42 @@
+// Tells what kind of model a path names, and finds the model in the folder of a fine-tuning.
+#include "checkpoint/place.h"
+#include "base/file.h"
+#include "checkpoint/foreign/peft.h"
+#include "checkpoint/manifest.h"
+#include <string.h>
+#include <sys/stat.h>
+
+bool place_holds(const char *folder, const char *file) {
+    char path[4096];
+    int size = snprintf(path, sizeof path, "%s/%s", folder, file);
+    return size < (int)sizeof path && file_exists(path);
+}
+
+bool place_is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool place_is_gguf(const char *path) {
+    struct stat st;
+    size_t size = strlen(path);
+    return size > 5 && !strcmp(path + size - 5, ".gguf") && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+bool place_is_adapter(const char *path) {
+    return peft_is_there(path) && !place_holds(path, "model.safetensors") &&
+           !place_holds(path, "model.safetensors.index.json");
+}
+
+bool place_is_finetuning(const char *folder) { return place_holds(folder, "finetune.json"); }
+
+const char *place_of_model(const char *path, int64_t step, char *room) {
+    if (!place_is_finetuning(path)) return path;
+    bool exported = step < 0 && place_holds(path, "hf/config.json");
+    return path_join(room, path, exported ? "hf" : "checkpoints") == OK ? room : path;
+}
+
+bool model_is_there(const char *path) {
+    return place_holds(path, "manifest.json") || place_holds(path, "config.json") || peft_is_there(path) ||
+           place_is_gguf(path) || place_is_finetuning(path);
+}
