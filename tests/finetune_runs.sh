@@ -162,6 +162,34 @@ if check "an end of another kind goes on, too"; then
     says samples "  samples/model.gguf "
     says_not samples "training;"
 fi
+if check "the data may get another time, but no other content"; then
+    cp chats.jsonl touched.jsonl
+    again=(model touched.jsonl --save touched --exit-interval 1 --train-iters 3)
+    tune touched "${again[@]}"
+    touch -d "2001-01-01" touched.jsonl
+    tune touched "${again[@]}"
+    says touched "touched: goes on after step 1"
+    sed -i 's/return a/return b/' touched.jsonl
+    refused 78 "touched.jsonl has changed since the fine-tuning in touched began" "${again[@]}"
+fi
+if check "before the first step is saved what is asked may change"; then
+    refused 76 "Lower --lr" model chats.jsonl --save anew --lr 1e30
+    tune anew random chats.jsonl --save anew --chat-template alpaca --lr 1e-2 --train-iters 2
+    says anew "chosen:"
+    says anew "before: "
+    refused 78 "another answer to 'model'" model chats.jsonl --save anew --lr 1e-2 --train-iters 2
+    need tuned
+    tune first tuned/model.gguf chats.jsonl --tokenizer-model model --save imported --dry-run
+    tune second tuned/model.gguf chats.jsonl --tokenizer-model model --save imported --dry-run --lr 1e-3
+    says second "trireme import tuned/model.gguf"
+    [[ -e imported/base/step-00000000 ]] || complain "no base: $(ls imported/base)"
+    mkdir -p busy/checkpoints
+    cp anew/finetune.json busy
+    flock busy/checkpoints/.lock sleep 5 &
+    sleep 0.3
+    refused 69 "busy" model chats.jsonl --save busy --lr 1e-5
+    wait
+fi
 if check "another command does not go on in the folder"; then
     need tuned
     refused 78 "another answer to 'options': --lr 0.01 there, --lr 0.0001 now" model chats.jsonl --save tuned --lr 1e-4

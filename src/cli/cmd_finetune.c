@@ -181,27 +181,11 @@ static void own_command(const Finetune *f, Text *out) {
 
 // ---- the steps ------------------------------------------------------------------------------------------
 
-static void checkpoints_path(const Finetune *f, char path[4096]) {
-    snprintf(path, 4096, "%.3000s/checkpoints", f->folder);
-}
-
-// The newest checkpoint of the training; -1: none.
-static int64_t newest_step(const Finetune *f) {
-    char path[4096];
-    int64_t *steps, newest = -1;
-    int count;
-    checkpoints_path(f, path);
-    if (checkpoint_steps(path, &steps, &count) != OK) return -1;
-    if (count) newest = steps[0];
-    free(steps);
-    return newest;
-}
-
 static Status interrupted(const Finetune *f, Status status, int64_t steps) {
     Text command = {0};
     if (status != INTERRUPTED) return status;
     own_command(f, &command);
-    int64_t step = newest_step(f);
+    int64_t step = finetune_newest_step(f);
     if (step > 0)
         fail(status,
              "stopped after step %" PRId64 " of %" PRId64 ", which is saved. The same command goes on: %s",
@@ -257,8 +241,8 @@ static void print_loss(const Finetune *f, const char *when, double nats) {
 static Status training_options(const Finetune *f, Options *options) {
     CommandWords words = {0};
     char path[4096];
-    bool begins = newest_step(f) < 0;
-    checkpoints_path(f, path);
+    bool begins = finetune_newest_step(f) < 0;
+    finetune_checkpoints(f, path);
     words_join(&words, &f->train);
     words_add(&words, "--load");
     words_add(&words, "%s", begins ? f->model_path : path);
@@ -283,7 +267,7 @@ static Status export_as(const Finetune *f, const char *to, const char *name, con
     char path[4096], checkpoints[4096];
     snprintf(path, sizeof path, "%.3000s/%s", f->folder, name);
     if (file_exists(path)) return OK;
-    checkpoints_path(f, checkpoints);
+    finetune_checkpoints(f, checkpoints);
     words_split(&words, "export --load");
     words_add(&words, "%s", checkpoints);
     words_split(&words, "--to");
@@ -329,15 +313,16 @@ static void print_end(const Finetune *f) {
 
 // --exit-interval or --exit-duration-in-mins has ended the training.
 static Status unfinished(const Finetune *f, int64_t steps) {
-    printf("%" PRId64 " of %" PRId64 " steps are done; the same command goes on\n", newest_step(f), steps);
+    printf("%" PRId64 " of %" PRId64 " steps are done; the same command goes on\n", finetune_newest_step(f),
+           steps);
     return OK;
 }
 
 // `train`: resolved.
 static Status run(Finetune *f, const Options *train) {
     char path[4096];
-    int64_t step = newest_step(f), end = train->shape.train_iters;
-    checkpoints_path(f, path);
+    int64_t step = finetune_newest_step(f), end = train->shape.train_iters;
+    finetune_checkpoints(f, path);
     if (step > 0) printf("%s: goes on after step %" PRId64 "\n", f->folder, step);
     if (holds_out(train) && isnan(f->before))
         TRY(interrupted(f, evaluate(f, train, f->model_path, &f->before), end));
@@ -347,7 +332,7 @@ static Status run(Finetune *f, const Options *train) {
         fflush(stdout);
         TRY(interrupted(f, train_on(f), end));
     }
-    if (newest_step(f) < end) return unfinished(f, end);
+    if (finetune_newest_step(f) < end) return unfinished(f, end);
     if (holds_out(train) && isnan(f->after)) TRY(interrupted(f, evaluate(f, train, path, &f->after), end));
     if (!isnan(f->after)) print_loss(f, "after", f->after);
     TRY(export_all(f, train->lora_rank > 0));

@@ -9,6 +9,7 @@ typedef struct {
     const Options *options; // as given
     const char *model, *data;
     char folder[3000];     // DIR: of --save
+    char version[64];      // of the data: size and hash of a file
     const char *tokenizer; // --tokenizer-model, or `files`
 
     // The model and the data.
@@ -54,8 +55,11 @@ Status finetune_plan(Finetune *f);
 
 // ---- finetune_record.c: DIR/finetune.json -------------------------------------------------------
 
-// Reads the record of a fine-tuning that goes on, or begins a new one in a folder that is new or empty. Fails with
-// ERR_CREATE where the folder holds other files, and ERR_CONFIG, which names the difference, where training has begun
-// with another model, other data or other options.
+// Reads the record of a fine-tuning that goes on, or begins a new one in a folder that is new or empty, and where
+// another model, other data or other options are asked for before any step was saved. Fails with ERR_CREATE where the
+// folder holds other files, ERR_CONFIG, which names the difference, where a step was saved, and ERR_UNAVAILABLE where a
+// run is training there.
 Status finetune_record_open(Finetune *f);
 Status finetune_record_save(const Finetune *f);
+void finetune_checkpoints(const Finetune *f, char path[4096]); // DIR/checkpoints
+int64_t finetune_newest_step(const Finetune *f);               // of the checkpoints there; -1: there is none

@@ -1,6 +1,7 @@
 // Keeps what a fine-tuning was asked for and what it has decided, so that the same command goes on with the same
 // numbers on a machine that may have less memory by then.
 #include "base/file.h"
+#include "base/hash.h"
 #include "cli/finetune.h"
 #include "formats/formats.h"
 #include <errno.h>
@@ -9,8 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_RECORD = 4 << 20 };
+
+void finetune_checkpoints(const Finetune *f, char path[4096]) {
+    snprintf(path, 4096, "%.3000s/checkpoints", f->folder);
+}
+
+int64_t finetune_newest_step(const Finetune *f) {
+    char path[4096];
+    int64_t *steps, newest = -1;
+    int count;
+    finetune_checkpoints(f, path);
+    if (checkpoint_steps(path, &steps, &count) != OK) return -1;
+    if (count) newest = steps[0];
+    free(steps);
+    return newest;
+}
 
 static void record_path(const Finetune *f, char path[4096]) {
     snprintf(path, 4096, "%.3000s/finetune.json", f->folder);
@@ -31,14 +48,36 @@ static void add_place(const char *before, const char *name, const char *path, Te
     free(real);
 }
 
-// A file of another size or time may hold other data.
-static void add_version(const char *path, Text *out) {
+static Status hash_file(int file, const char *path, int64_t size, uint64_t *hash) {
+    enum { PART = 1 << 20 };
+    Hasher hasher;
+    char *data = malloc(PART);
+    CHECK(data, "no memory for a part of a file");
+    hasher_start(&hasher);
+    Status status = OK;
+    for (int64_t at = 0; at < size && status == OK; at += PART) {
+        size_t part = size - at < PART ? (size_t)(size - at) : PART;
+        status = file_read_at(file, path, at, data, part);
+        if (status == OK) hasher_add(&hasher, data, part);
+    }
+    *hash = hasher_end64(&hasher);
+    free(data);
+    return status;
+}
+
+// By size and content: copies and checkouts give a file another time.
+static Status find_version(Finetune *f) {
     struct stat st;
-    char version[64] = "a folder";
-    if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
-        snprintf(version, sizeof version, "%lld bytes of %lld.%09ld", (long long)st.st_size,
-                 (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
-    add_member(",", "version of the data", version, out);
+    int file;
+    int64_t size;
+    uint64_t hash;
+    snprintf(f->version, sizeof f->version, "a folder");
+    if (stat(f->data, &st) == 0 && S_ISDIR(st.st_mode)) return OK;
+    TRY(file_open_regular(f->data, &file, &size));
+    Status status = hash_file(file, f->data, size, &hash);
+    close(file);
+    snprintf(f->version, sizeof f->version, "%" PRId64 " bytes, hash %016" PRIx64, size, hash);
+    return status;
 }
 
 // An object of strings. Options that change no number of the result are not in it.
@@ -52,7 +91,7 @@ static void add_asked(const Finetune *f, Text *out) {
     words_print(&words, 0, &options);
     add_place("{", "model", f->model, out);
     add_place(",", "data", f->data, out);
-    add_version(f->data, out);
+    add_member(",", "version of the data", f->version, out);
     add_member(",", "options", text_string(&options), out);
     text_add(out, "\n  }");
     text_free(&options);
@@ -61,6 +100,12 @@ static void add_asked(const Finetune *f, Text *out) {
 
 static Status differs(const Finetune *f, const Json *was, const Json *now) {
     const char *a = json_string(was), *b = json_string(now);
+    if (!strcmp(now->key, "version of the data"))
+        return fail(
+            ERR_CONFIG,
+            "%s has changed since the fine-tuning in %s began (%s then, %s now): put back the file as it "
+            "was to go on, or name another folder by --save",
+            f->data, f->folder, a && *a ? a : "none", b);
     return fail(
         ERR_CONFIG,
         "%s holds a fine-tuning with another answer to '%s': %s there, %s now. Give the command that began "
@@ -118,6 +163,19 @@ static void read_words(const Json *list, CommandWords *words) {
         if (json_string(&list->items[i])) words_add(words, "%s", json_string(&list->items[i]));
 }
 
+// What is asked now may be what was wrong put right. What was made of the model of before goes, unless a run is
+// training there. The data are encoded anew.
+static Status forget(const Finetune *f) {
+    char path[4096];
+    int lock;
+    finetune_checkpoints(f, path);
+    TRY(checkpoint_lock(path, 0, NULL, &lock));
+    snprintf(path, sizeof path, "%.3000s/base", f->folder);
+    Status status = folder_remove(path);
+    checkpoint_unlock(lock);
+    return status;
+}
+
 static Status read_record(Finetune *f, const char *path) {
     char *text;
     size_t size;
@@ -127,10 +185,11 @@ static Status read_record(Finetune *f, const char *path) {
     free(text);
     TRY(status);
     const Json *train = json_member(root, "train");
-    bool planned =
-        train && train->count; // else it was refused, and what is asked now may be what was wrong put right
-    status = planned ? compare_asked(f, json_member(root, "asked")) : OK;
-    if (status == OK && planned) {
+    bool planned = train && train->count;
+    status = compare_asked(f, json_member(root, "asked"));
+    bool differs = status == ERR_CONFIG;
+    if (differs && finetune_newest_step(f) < 0) status = forget(f);
+    if (status == OK && planned && !differs) {
         read_words(json_member(root, "prepare"), &f->prepare);
         read_words(train, &f->train);
         json_flag(json_member(root, "conversations"), &f->conversations);
@@ -161,5 +220,6 @@ Status finetune_record_open(Finetune *f) {
     char path[4096];
     record_path(f, path);
     f->before = f->after = NAN;
+    TRY(find_version(f));
     return file_exists(path) ? read_record(f, path) : begin(f);
 }
