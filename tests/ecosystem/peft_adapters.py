@@ -341,7 +341,7 @@ def check_refused():
         refused_adapter("belongs to no linear layer of the model in llama_base",
                         altered(name, tensors={key(1, name, "A"): values[key(2, q, "A")].clone()}))
     refused_adapter("is not [64, 8]", altered("shape", tensors={key(1, o, "B"): torch.zeros(60, 8)}))
-    refused_adapter("NaN or infinite", altered("nan", tensors={key(1, o, "B"): torch.full((64, 8), torch.nan)}))
+    refused_adapter("lora_B.weight is NaN in row", altered("nan", tensors={key(1, o, "B"): torch.full((64, 8), torch.nan)}))
     refused_adapter("is of type I32", altered("type", tensors={key(1, o, "B"): torch.zeros(64, 8, dtype=torch.int32)}))
     refused_adapter("belongs to no linear layer of the model in gpt-2_base", "llama_lora", "gpt-2_base")
     refused_adapter("is of layer 2, and the model in small has layers 0 to 1", "llama_lora", "small")
