@@ -188,6 +188,8 @@ static const struct {
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]}\n",
      "chats.jsonl:1: every answer has the weight 0"},
     {"[\n" ANSWERED "]\n", "chats.jsonl:1: a list over many lines is no JSON lines: `jq -c '.[]' FILE`"},
+    {"[{\"prompt\": \"a\", \"completion\": \"b\"}]\n",
+     "chats.jsonl:1: a list on one line is no JSON lines: `jq -c '.[]' FILE` makes them of it"},
     {ANSWERED "{\"prompt\": \"a\n", "chats.jsonl:2: byte "},
     {"{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": [{}]}\n",
      "the conversation has tools, which the template does"},

@@ -36,6 +36,8 @@ static void contents(void) {
     expect_refused("blank.jsonl", "\n \n", "blank.jsonl: it is empty");
     expect_refused("a.jsonl", "\n{\"body\": \"x\"}\n", "a.jsonl:2: neither a conversation");
     expect_refused("a.jsonl", "[\n{\"messages\": 1}\n]\n", "a.jsonl:1: a list over many lines");
+    expect_refused("a.json", "[{\"messages\": 1}, {\"messages\": 1}]\n",
+                   "a.json:1: a list on one line is no JSON lines: `jq -c '.[]' FILE` makes them of it");
     expect_refused("a.jsonl", "{\"messages\": \n", "a.jsonl:1");
 }
 

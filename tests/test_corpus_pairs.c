@@ -137,7 +137,8 @@ static const struct {
     {"{\"prompt\": \"a\", \"chosen\": [3], \"rejected\": \"c\"}\n", "\"chosen\", turn 1 is no object"},
     {"{\"prompt\": \"a\", \"chosen\": {\"role\": \"bot\", \"content\": \"x\"}, \"rejected\": \"c\"}\n",
      "\"chosen\": message 2: the role is \"bot\""},
-    {"[1]\n", "a line has to be an object: {\"prompt\""},
+    {"[1]\n", "a list on one line is no JSON lines: "},
+    {"3\n", "a line has to be an object: {\"prompt\""},
 };
 
 static void wrong_lines_are_refused(void) {

@@ -177,6 +177,12 @@ static Status find_shape(const Json *line, Shape *shape) {
     return OK;
 }
 
+Status refuse_list(const char *what, const Json *line, char begin) {
+    if (line ? line->type != JSON_ARRAY : begin != '[') return OK;
+    return fail(ERR_DATA, "%s: a list %s is no JSON lines: `jq -c '.[]' FILE` makes them of it", what,
+                line ? "on one line" : "over many lines");
+}
+
 static Status check_list(const Json *list, const char *key) {
     if (list->type != JSON_ARRAY || !list->count)
         return fail(ERR_DATA, "\"%s\" has to be a list of turns", key);

@@ -16,6 +16,9 @@ typedef struct {
 // train on; a pair.
 Status conversation_read(Conversation *conversation, const Json *line);
 void conversation_free(Conversation *conversation);
+// Fails with ERR_DATA for a line at `what` that is a list, or, where it is NULL, no JSON but the begin of a list: says
+// how to make lines of it. Else OK.
+Status refuse_list(const char *what, const Json *line, char begin);
 bool message_is_answer(const Json *message);
 
 enum { NUM_CHAT_ROLES = 5 };

@@ -78,10 +78,10 @@ static Status read_line(const ChatRun *run, ChatWorker *w, ChatSlot *slot, const
     char what[4200];
     snprintf(what, sizeof what, "%s:%" PRId64, d->path, d->line);
     Status status = json_parse(&root, line, d->bytes, what);
-    if (status != OK && d->line == 1 && line[0] == '[')
-        return fail(ERR_DATA,
-                    "%s:1: a list over many lines is no JSON lines: `jq -c '.[]' FILE` makes them of it",
-                    d->path);
+    if (status != OK && d->line == 1) TRY(refuse_list(what, NULL, line[0]));
+    TRY(status);
+    status = refuse_list(what, root, 0);
+    if (status != OK) json_free(root);
     TRY(status);
     status = run->job->preferences ? chat_encode_pair(w, root, &slot->tokens, &slot->mask, chosen)
                                    : chat_encode(w, root, &slot->tokens, &slot->mask);

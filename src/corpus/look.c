@@ -38,11 +38,10 @@ static Status look_at(const DocumentBatch *batch, const char *input, const char 
     if (!first->line) return OK;
     snprintf(what, sizeof what, "%s:%" PRId64, first->path, first->line);
     Status status = json_parse(&line, batch->raw + first->start, first->bytes, what);
-    if (status != OK && batch->raw[first->start] == '[')
-        return fail(ERR_DATA,
-                    "%s: a list over many lines is no JSON lines: `jq -c '.[]' FILE` makes them of it", what);
+    if (status != OK) TRY(refuse_list(what, NULL, batch->raw[first->start]));
     TRY(status);
-    status = look_at_line(line, what, keys, num_keys, contents);
+    status = refuse_list(what, line, 0);
+    if (status == OK) status = look_at_line(line, what, keys, num_keys, contents);
     json_free(line);
     return status;
 }
