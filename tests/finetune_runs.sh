@@ -324,4 +324,18 @@ if check "wrong data are refused with file, line and what to do"; then
     tune truncated model long.jsonl --save truncated --too-long truncate --dry-run
     says truncated "truncated 1 conversations"
 fi
+
+# ---- a folder as a data set is downloaded --------------------------------------------------------------------
+if check "JSON lines decide what a folder holds, and its README.md is not trained on"; then
+    mkdir downloaded downloaded_texts
+    echo "# Conversations, with a licence" | tee downloaded/README.md downloaded/LICENSE >downloaded_texts/README.md
+    cp chats.jsonl downloaded/train.jsonl
+    cp texts.jsonl downloaded_texts/train.jsonl
+    tune downloaded model downloaded --save downloaded_chats --dry-run
+    says downloaded "downloaded: 240 conversations"
+    says downloaded "these are conversations by their first document, downloaded/train.jsonl:1"
+    says downloaded "left out files of downloaded that are no JSON lines: 1"
+    tune downloaded_texts model downloaded_texts --save downloaded_tuned --dry-run
+    says downloaded_texts "downloaded_texts: 40 documents"
+fi
 finish

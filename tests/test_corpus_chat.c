@@ -219,6 +219,27 @@ static void wrong_lines_are_refused(void) {
     }
 }
 
+// Of a folder the JSON lines are read.
+static void folders_are_read(void) {
+    Small small;
+    ChatSummary summary;
+    make_folder(MARKED);
+    small_job(&small, "");
+    EXPECT_OK(folder_make(harness_path("folder")));
+    put("folder/README.md", "# Chats\n");
+    put("folder/LICENSE", "free\n");
+    put("folder/a.json", ANSWERED);
+    snprintf(small.input, sizeof small.input, "%s", harness_path("folder"));
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    EXPECT(summary.conversations == 1 && summary.other_files == 2, "%" PRId64 " %" PRId64,
+           summary.conversations, summary.other_files);
+    put("folder/b.jsonl", ANSWERED ANSWERED);
+    EXPECT_OK(chat_prepare(&small.job, &summary));
+    EXPECT(summary.conversations == 2 && summary.other_files == 2, "%" PRId64 " %" PRId64,
+           summary.conversations, summary.other_files);
+    remove(harness_path("chats.idx"));
+}
+
 static void long_conversations(void) {
     Small small;
     ChatSummary summary;
@@ -436,6 +457,7 @@ int main(int argc, char **argv) {
                        {"many_answers_are_refused", many_answers_are_refused},
                        {"answers_are_not_looked_for_when_stopped", answers_are_not_looked_for_when_stopped},
                        {"wrong_lines_are_refused", wrong_lines_are_refused},
+                       {"folders_are_read", folders_are_read},
                        {"long_conversations", long_conversations},
                        {"templates_have_to_suit", templates_have_to_suit},
                        {"packing_keeps_all", packing_keeps_all},

@@ -16,6 +16,7 @@ void finetune_free(Finetune *f) {
     words_free(&f->prepare);
     words_free(&f->train);
     text_free(&f->why);
+    text_free(&f->place);
 }
 
 // ---- what is asked --------------------------------------------------------------------------------
@@ -154,6 +155,9 @@ static void print_plan(const Finetune *f) {
                f->data, f->count, f->tokens, f->trained);
     else
         printf("%s: %" PRId64 " documents, %" PRId64 " tokens of text\n", f->data, f->count, f->tokens);
+    if (f->place.size)
+        printf("  these are %s by their first document, %s\n", f->conversations ? "conversations" : "texts",
+               text_string(&f->place));
     printf("chosen:\n%s", text_string(&f->why));
     printf("the same by hand:\n");
     if (f->import.count) print_command(&f->import);

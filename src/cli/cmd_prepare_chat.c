@@ -110,6 +110,8 @@ static void print_summary(const ChatJob *job, const ChatSummary *s) {
            s->samples, job->seq_length, percent(s->tokens, s->samples * ((int64_t)job->seq_length + 1)), what,
            s->longest);
     if (s->truncated) printf("  truncated %" PRId64 " conversations\n", s->truncated);
+    if (s->other_files)
+        printf("  left out files of the folder that are no JSON lines: %" PRId64 "\n", s->other_files);
     if (s->dropped) printf("  dropped %" PRId64 " %ss that are too long\n", s->dropped, what);
     if (s->bad_lines) printf("  left out %" PRId64 " bad lines\n", s->bad_lines);
     printf("%s", text_string(&s->left_out));

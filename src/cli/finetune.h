@@ -16,7 +16,8 @@ typedef struct {
     char model_path[4096]; // of what was opened: of a folder of checkpoints the newest
     char files[4096];      // the folder of its tokenizer: of an adapter of PEFT that of its base
     ModelShape shape;
-    bool conversations;      // the data hold conversations; else text
+    Text place;         // of the document that says what the data hold; empty where they were prepared before
+    bool conversations; // the data hold conversations; else text
     int64_t count, tokens;   // conversations or documents, and their tokens
     int64_t trained;         // tokens of answers
     int64_t longest;         // tokens of the longest conversation

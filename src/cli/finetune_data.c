@@ -47,6 +47,9 @@ static Status run_chats(Finetune *f, int seq_length, bool pack, bool measures) {
         f->count = s.conversations, f->tokens = s.tokens, f->trained = s.trained, f->longest = s.longest;
         if (!measures && s.bad_lines)
             fprintf(stderr, "left out %" PRId64 " bad lines:\n%s", s.bad_lines, text_string(&s.left_out));
+        if (!measures && s.other_files)
+            fprintf(stderr, "left out files of %s that are no JSON lines: %" PRId64 "\n", f->data,
+                    s.other_files);
         if (!measures && s.dropped)
             fprintf(stderr, "left out %" PRId64 " conversations that are too long\n", s.dropped);
         if (!measures && s.truncated) fprintf(stderr, "truncated %" PRId64 " conversations\n", s.truncated);
@@ -119,14 +122,15 @@ static Status count_data(Finetune *f) {
 Status finetune_prepare(Finetune *f) {
     CorpusContents contents;
     const StringList *keys = &f->options->json_keys;
-    TRY(corpus_look(f->data, keys->items, keys->count, &contents));
+    f->place.size = 0;
+    TRY(corpus_look(f->data, keys->items, keys->count, &contents, &f->place));
     if (contents == HOLDS_PAIRS || f->options->dpo)
         return fail(
             ERR_CONFIG,
             "%s: finetune trains on conversations and texts. Pairs of answers, chosen and rejected, are for "
             "`trireme prepare-chat --preferences` and `trireme train --dpo`, best from a model that was "
             "fine-tuned before",
-            f->data);
+            text_string(&f->place));
     f->conversations = contents == HOLDS_CONVERSATIONS;
     TRY(f->conversations ? prepare_chats(f) : prepare_text(f));
     return count_data(f);

@@ -50,6 +50,7 @@ typedef struct {
     int64_t longest;            // tokens of the longest conversation that was read
     int64_t bad_lines;          // left out with skip_bad_lines
     Text left_out;              // one line about each of the first; the caller frees it after OK
+    int64_t other_files;        // of folders, left out beside JSON lines
     int64_t bytes;              // read
     int vocab_size;
 } ChatSummary;

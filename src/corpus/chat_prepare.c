@@ -350,6 +350,8 @@ static Status publish(ChatRun *run) {
 
 static Status run_all(ChatRun *run) {
     TRY(corpus_open(&run->corpus, run->job->inputs, run->job->num_inputs));
+    (void)corpus_keep_lines(&run->corpus);
+    run->summary->other_files = run->corpus.left_out;
     TRY(open_tools(run));
     TRY(read_all(run));
     if (!run->summary->conversations && !run->summary->bytes)

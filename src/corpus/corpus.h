@@ -25,10 +25,12 @@ typedef struct {
 Status tokenizer_train_text(Tokenizer **tokenizer, TrainingText text, int vocab_size, LeftOut *left_out);
 
 // What training data hold. Looks at the first document of a file or folder: JSON with a key of conversations (chat.h),
-// or text, in a file of its own or under one of `keys`. Fails with ERR_DATA, which names file and line, where it is
-// neither, and for an empty file.
+// or text, in a file of its own or under one of `keys`. Of a folder the .jsonl files decide, else a .json file that
+// begins with a conversation, else all. Sets `place` to that of the document, "FILE:LINE" or "FILE". Fails
+// with ERR_DATA, which names file and line, where it is neither, for an empty file, and for a list of conversations.
 typedef enum { HOLDS_TEXT, HOLDS_CONVERSATIONS, HOLDS_PAIRS } CorpusContents; // PAIRS: of answers, for --dpo
-Status corpus_look(const char *input, const char *const *keys, int num_keys, CorpusContents *contents);
+Status corpus_look(const char *input, const char *const *keys, int num_keys, CorpusContents *contents,
+                   Text *place);
 
 // ---- trireme preprocess -------------------------------------------------------------------------------
 

@@ -63,6 +63,36 @@ static Status walk(Corpus *corpus, FTS *tree) {
     return OK;
 }
 
+// Leaves out the files from `first` on of which `stays` is false.
+static void keep_files(Corpus *corpus, size_t first, bool (*stays)(const CorpusFile *)) {
+    size_t kept = first;
+    for (size_t i = first; i < corpus->num_files; i++) {
+        CorpusFile *file = &corpus->files[i];
+        if (stays(file)) {
+            corpus->files[kept++] = *file;
+            continue;
+        }
+        corpus->bytes -= file->bytes;
+        free(file->path);
+    }
+    corpus->num_files = kept;
+}
+
+// Files that come with a data set that is downloaded, and are none of its data.
+static bool is_data(const CorpusFile *file) {
+    static const char *const names[] = {"README.md", "dataset_info.json", "dataset_infos.json"};
+    const char *slash = strrchr(file->path, '/'), *name = slash ? slash + 1 : file->path;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return false;
+    return true;
+}
+
+static bool any_lines(const Corpus *corpus, size_t first) {
+    for (size_t i = first; i < corpus->num_files; i++)
+        if (corpus->files[i].kind == JSON_LINES && !corpus->files[i].named) return true;
+    return false;
+}
+
 static Status add_folder(Corpus *corpus, const char *path) {
     char *name = strdup(path);
     CHECK(name, "no memory for a file name");
@@ -74,6 +104,7 @@ static Status add_folder(Corpus *corpus, const char *path) {
     free(name);
     if (corpus->num_files > first)
         qsort(corpus->files + first, corpus->num_files - first, sizeof *corpus->files, by_path);
+    if (any_lines(corpus, first)) keep_files(corpus, first, is_data);
     return status;
 }
 
@@ -102,6 +133,22 @@ Status corpus_open(Corpus *corpus, const char *const *inputs, int num_inputs) {
     for (int i = 0; status == OK && i < num_inputs; i++) status = add_input(corpus, inputs[i]);
     if (status != OK) corpus_close(corpus);
     return status;
+}
+
+static bool is_lines(const CorpusFile *file) { return file->named || file->kind == JSON_LINES; }
+
+FolderLines corpus_keep_lines(Corpus *corpus) {
+    size_t number = corpus->num_files;
+    FolderLines found = any_lines(corpus, 0) ? LINES_JSONL : LINES_NONE;
+    for (size_t i = 0; found != LINES_JSONL && i < number; i++) {
+        CorpusFile *file = &corpus->files[i];
+        if (file->named || !is_named(file->path, ".json") || !is_data(file)) continue;
+        file->kind = JSON_LINES;
+        found = LINES_JSON;
+    }
+    if (found) keep_files(corpus, 0, is_lines);
+    corpus->left_out = (int64_t)(number - corpus->num_files);
+    return found;
 }
 
 void corpus_close(Corpus *corpus) {

@@ -2,7 +2,8 @@
 //
 // A file whose name ends in .jsonl (or in .json, when the user names the file itself) holds one JSON document per
 // line; blank lines are skipped. Any other file is one document of text. Both may be compressed, as .gz or .zst.
-// Folders are read recursively, sorted by path, without hidden entries and links. Files with a NUL among their
+// Folders are read recursively, sorted by path, without hidden entries and links, and beside .jsonl files without the
+// files that describe a data set, README.md and dataset_info.json. Files with a NUL among their
 // first 256 KiB, and files of a format in foreign_format.h, are no text: they are left out and counted, and a
 // file of such a format that the user names is refused. "-" is standard input: JSON lines when its first
 // character that is not blank is '{', else text.
@@ -30,12 +31,17 @@ typedef struct {
     CorpusFile *files;
     size_t num_files, capacity;
     int64_t bytes;
-    bool endless; // standard input is among them: the total is unknown
+    bool endless;     // standard input is among them: the total is unknown
+    int64_t left_out; // by corpus_keep_lines
 } Corpus;
 
 // Lists the files. Fails with ERR_NO_INPUT when an input does not exist, ERR_USAGE for standard input twice.
 Status corpus_open(Corpus *corpus, const char *const *inputs, int num_inputs);
 void corpus_close(Corpus *corpus);
+// For data of one kind: where folders have .jsonl files leaves out all other files of folders; else, where they have
+// .json files, these become JSON lines and all other files are left out; else all stay. Files that the user named stay.
+typedef enum { LINES_NONE, LINES_JSON, LINES_JSONL } FolderLines; // what the folders have
+FolderLines corpus_keep_lines(Corpus *corpus);
 
 // A line, a whole text, or a part of a text.
 typedef struct {

@@ -27,35 +27,60 @@ static Status look_at_line(const Json *line, const char *what, const char *const
         what, num_keys ? keys[0] : "text");
 }
 
+// The text has a key of conversations, as far as it was read.
+static bool mentions_conversation(const char *text, size_t size) {
+    static const char *const keys[] = {
+        "\"messages\":", "\"conversations\":", "\"instruction\":", "\"prompt\":"};
+    for (size_t i = 0; size && i < sizeof keys / sizeof *keys; i++)
+        if (memmem(text, size, keys[i], strlen(keys[i]))) return true;
+    return false;
+}
+
 static Status look_at(const DocumentBatch *batch, const char *input, const char *const *keys, int num_keys,
-                      CorpusContents *contents) {
-    char what[4200];
+                      CorpusContents *contents, Text *place) {
     Json *line;
     *contents = HOLDS_TEXT;
     if (!batch->count)
         return fail(ERR_DATA, "%s: it is empty: there is no conversation and no text to train on", input);
     const Document *first = &batch->documents[0];
+    text_add(place, "%s", first->path);
     if (!first->line) return OK;
-    snprintf(what, sizeof what, "%s:%" PRId64, first->path, first->line);
-    Status status = json_parse(&line, batch->raw + first->start, first->bytes, what);
-    if (status != OK) TRY(refuse_list(what, NULL, batch->raw[first->start]));
+    text_add(place, ":%" PRId64, first->line);
+    Status status = json_parse(&line, batch->raw + first->start, first->bytes, place->data);
+    if (status != OK) TRY(refuse_list(place->data, NULL, batch->raw[first->start]));
     TRY(status);
-    status = refuse_list(what, line, 0);
-    if (status == OK) status = look_at_line(line, what, keys, num_keys, contents);
+    status = refuse_list(place->data, line, 0);
+    if (status == OK) status = look_at_line(line, place->data, keys, num_keys, contents);
     json_free(line);
     return status;
 }
 
-Status corpus_look(const char *input, const char *const *keys, int num_keys, CorpusContents *contents) {
-    Corpus corpus;
+static Status look_at_corpus(const Corpus *corpus, const char *input, const char *const *keys, int num_keys,
+                             CorpusContents *contents, Text *place, bool *chats) {
     CorpusReader reader;
     DocumentBatch batch = {0};
-    TRY(corpus_open(&corpus, &input, 1));
-    corpus_reader_open(&reader, &corpus, (ReadOptions){.may_cut = true});
+    place->size = 0;
+    corpus_reader_open(&reader, corpus, (ReadOptions){.may_cut = true});
     Status status = corpus_read(&reader, &batch);
-    if (status == OK) status = look_at(&batch, input, keys, num_keys, contents);
+    if (status == OK) status = look_at(&batch, input, keys, num_keys, contents, place);
+    *chats = status == OK ? *contents != HOLDS_TEXT : mentions_conversation(batch.raw, batch.raw_bytes);
     batch_free(&batch);
     corpus_reader_close(&reader);
+    return status;
+}
+
+Status corpus_look(const char *input, const char *const *keys, int num_keys, CorpusContents *contents,
+                   Text *place) {
+    Corpus corpus;
+    bool chats;
+    TRY(corpus_open(&corpus, &input, 1));
+    FolderLines lines = corpus_keep_lines(&corpus);
+    Status status = look_at_corpus(&corpus, input, keys, num_keys, contents, place, &chats);
+    corpus_close(&corpus);
+    if (lines != LINES_JSON || chats) return status;
+    // Such .json files are texts, as preprocess reads them: those of a program, say.
+    TRY(corpus_open(&corpus, &input, 1));
+    status = look_at_corpus(&corpus, input, keys, num_keys, contents, place, &chats);
     corpus_close(&corpus);
     return status;
 }
