@@ -74,6 +74,23 @@ static void bench_names_its_files(void) {
     text_free(&text);
 }
 
+// The rows that a first screen must not lack: what its examples use, and what fine-tuning takes.
+static void first_screens_name(void) {
+    static const struct {
+        Verb verb;
+        const char *options[3];
+    } rows[] = {{FOR_TRAIN, {"\n  --save ", "\n  --finetune ", "\n  --lora-rank "}},
+                {FOR_FINETUNE, {"\n  --save ", "\n  --epochs ", "\n  --lora-rank "}},
+                {FOR_EVALUATE, {"\n  --load ", "\n  --sft ", "\n  --dpo "}}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Text text = {0};
+        options_help(rows[i].verb, false, &text);
+        for (int k = 0; k < 3; k++)
+            EXPECT(strstr(text_string(&text), rows[i].options[k]), "no '%s'", rows[i].options[k] + 1);
+        text_free(&text);
+    }
+}
+
 // The block that scripts search for in Megatron-LM's logs.
 static void arguments_block(void) {
     Options o;
@@ -103,6 +120,7 @@ int main(int argc, char **argv) {
                                       {"sections are whole", sections_are_whole},
                                       {"first screen fits", first_screen_fits},
                                       {"bench names its files", bench_names_its_files},
+                                      {"first screens name", first_screens_name},
                                       {"arguments block", arguments_block},
                                       {0}},
                        argc, argv);

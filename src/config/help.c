@@ -19,17 +19,17 @@ static const Screen screens[] = {
      "2 tensor x 2 pipeline x 2 data\n"
      "mpirun -n 8 trireme train --config run.yaml        # ranks as processes, options from a file\n"
      "trireme train --load MODEL --finetune --sft --data-path chats ... --save tuned    # MODEL: also Hugging Face\n",
-     {OPT_data_path, OPT_load, OPT_sft, OPT_model, OPT_num_layers, OPT_seq_length, OPT_micro_batch_size,
-      OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_ranks, OPT_tensor_model_parallel_size,
-      OPT_pipeline_model_parallel_size, OPT_bf16, OPT_dry_run, -1}},
+     {OPT_data_path, OPT_load, OPT_finetune, OPT_save, OPT_sft, OPT_lora_rank, OPT_model, OPT_num_layers,
+      OPT_seq_length, OPT_micro_batch_size, OPT_global_batch_size, OPT_train_iters, OPT_lr, OPT_bf16,
+      OPT_dry_run, -1}},
     {FOR_FINETUNE,
      "trireme finetune MODEL chats.jsonl              # MODEL: a Hugging Face folder, a checkpoint, a GGUF file\n"
      "trireme finetune MODEL book.txt --save tuned --epochs 2 --lr 1e-5    # options of train win over its choices\n"
      "trireme finetune MODEL chats.jsonl --dry-run    # prepares the data and says what it would do\n"
      "\nStopped by Ctrl-C, or killed, the same command goes on. The --save folder (unset: MODEL-tuned) gets the model as\n"
      "hf/ and model.gguf. Conversations and text (\"text\") are told apart by the first line.\n",
-     {OPT_save, OPT_epochs, OPT_lr, OPT_seq_length, OPT_global_batch_size, OPT_memory_gb, OPT_chat_template,
-      OPT_too_long, OPT_train_on, OPT_skip_bad_lines, OPT_tokenizer_model, OPT_dtype, OPT_dry_run, -1}},
+     {OPT_save, OPT_epochs, OPT_lr, OPT_lora_rank, OPT_seq_length, OPT_global_batch_size, OPT_memory_gb,
+      OPT_chat_template, OPT_too_long, OPT_train_on, OPT_tokenizer_model, OPT_dtype, OPT_dry_run, -1}},
     {FOR_SUPERVISE,
      "trireme supervise -- train --ranks 8 ... --save checkpoints --save-interval 100   # ranks as threads\n"
      "trireme supervise -- mpirun -n 8 trireme train ... --save checkpoints             # any launcher\n"
@@ -121,9 +121,8 @@ static const Screen screens[] = {
      "trireme evaluate --load checkpoints --task hellaswag.jsonl --task wikitext.jsonl\n"
      "trireme evaluate --load tuned --sft --data-path chats           # loss of the answers of conversations\n"
      "trireme evaluate --load checkpoints --requests requests.jsonl --output answers.jsonl\n",
-     {OPT_load, OPT_adapter, OPT_task, OPT_filter, OPT_data_path, OPT_sft, OPT_split, OPT_seq_length,
-      OPT_requests, OPT_output, OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks,
-      OPT_tensor_model_parallel_size, OPT_bf16, -1}},
+     {OPT_load, OPT_adapter, OPT_task, OPT_filter, OPT_data_path, OPT_sft, OPT_dpo, OPT_split, OPT_seq_length,
+      OPT_requests, OPT_output, OPT_micro_batch_size, OPT_tokenizer_model, OPT_ranks, OPT_bf16, -1}},
     {FOR_DATA,
      "trireme data inspect PREFIX                   # documents, tokens, lengths\n"
      "trireme data verify PREFIX                    # every token, against the tokenizer beside it\n"
