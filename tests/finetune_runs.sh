@@ -233,6 +233,14 @@ if check "options of train win over what it chooses"; then
     says given "  6 sequences a step in microbatches of 1, on 3 ranks"
     says given "--train-iters 7"
     [[ $(grep -o -e "--seq-length [0-9]*" given.log | sort -u) == "--seq-length 64" ]] || complain "$(cat given.log)"
+    tune threes model chats.jsonl --save threes --train-iters 1 --ranks 3
+    grep -q "  \(3\|6\|12\) sequences a step in microbatches of .*, on 3 ranks" threes.log || complain "$(cat threes.log)"
+    tune sixes model chats.jsonl --save sixes --train-iters 1 --micro-batch-size 6
+    says sixes " sequences a step in microbatches of 6, on "
+    train rotary "${no_evaluation[@]}" --train-iters 1 --position-embedding-type rope --save rotary
+    tune beyond rotary chats.jsonl --save beyond --chat-template alpaca --dry-run --seq-length 192
+    says beyond "WARNING: --seq-length 192 is beyond the window of the model, 32 tokens"
+    says_not given "WARNING"
     tune fp32 model chats.jsonl --save fp32 --dry-run --no-bf16
     says fp32 "  full fine-tuning in fp32: "
 fi
@@ -240,6 +248,8 @@ if check "adapters are one option, and are written alone and merged"; then
     tune adapters model chats.jsonl --save adapters --lora-rank 4 --lr 3e-2
     better adapters
     says adapters "adapters (LoRA) in "
+    says adapters "  adapters of rank 4 with alpha 8"
+    grep -q '"lora_alpha": 8' adapters/adapter/adapter_config.json || complain "$(cat adapters/adapter/adapter_config.json)"
     for file in adapters/adapter/adapter_config.json adapters/hf/model.safetensors adapters/model.gguf; do
         [[ -s $file ]] || complain "there is no $file"
     done
@@ -261,6 +271,7 @@ if check "trained adapters are trained on, as they are"; then
         says "$from" "  adapters (LoRA) in "
         says "$from" "learning rate 0.002"
         says_not "$from" "--lora-rank" # the model brings it
+        says "$from" "  adapters of rank 4 with alpha 4"
         says "$from" "  on-$from/adapter    the adapter alone"
         grep -q '"r": 4' "on-$from/adapter/adapter_config.json" || complain "$(cat "on-$from/adapter/adapter_config.json")"
         refused 78 "lora/$from is an adapter, so that --lora-rank 0 cannot train the whole model: merge it" \
@@ -288,7 +299,7 @@ in_full() { echo wide longer.jsonl --chat-template alpaca --save none --lora-ran
 if check "where memory is short it takes less, and says what would fit where nothing does"; then
     need wide
     chooses 1 "  full fine-tuning in "
-    chooses 0.206 "  adapters (LoRA) in " "--lora-rank 16"
+    chooses 0.206 "  adapters (LoRA) in " "--lora-rank 16 --lora-alpha 32"
     refused 69 "not enough memory: adapters (LoRA), activations recomputed of wide" wide chats.jsonl --chat-template alpaca \
         --save none --memory-gb 0.165
     refused 69 "a model of about " wide chats.jsonl --chat-template alpaca --save none --memory-gb 0.165
@@ -309,7 +320,8 @@ if check "wrong data are refused with file, line and what to do"; then
     long=$(printf 'words %.0s' $(seq 200))
     { head -2 chats.jsonl; echo "{\"prompt\": \"q\", \"completion\": \"$long\"}"; } >long.jsonl
     refused 65 "long.jsonl:3: a conversation of " model long.jsonl --save none
-    refused 65 "--too-long truncate or drop" model long.jsonl --save none
+    refused 65 "the model's window is 128: give --too-long truncate or drop" model long.jsonl --save none
+    refused 65 "give a larger --seq-length (the model's window: 128), or --too-long" model long.jsonl --save none --seq-length 64
     : >empty.jsonl
     refused 65 "empty.jsonl: it is empty" model empty.jsonl --save none
     echo '{"body": "x"}' >keyless.jsonl

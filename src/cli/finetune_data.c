@@ -39,6 +39,7 @@ static Status run_chats(Finetune *f, int seq_length, bool pack, bool measures) {
     Status status = finetune_parse(&words, FOR_PREPARE_CHAT, &options);
     if (status == OK) {
         ChatJob job = chat_job_of(&options);
+        job.window = finetune_window(f);
         if (measures) job.output_prefix = NULL, job.num_shown = 1; // nothing is shown, so that all is read
         status = chat_prepare(&job, &s);
         options_destroy(&options);

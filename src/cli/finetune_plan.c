@@ -22,6 +22,7 @@ enum {
     MICROBATCH_TOKENS = 4096, // more make a step no faster
     MAX_RANKS = 8,            // chosen for data parallelism
     MAX_WARMUP = 100,         // steps
+    USUAL_LORA_RANK = 16,     // with twice as much as alpha
     COLUMNS = 110,            // of a printed command
 };
 
@@ -108,10 +109,23 @@ static int usual_epochs(const Finetune *f) {
     return f->tokens <= 5000000 ? 3 : f->tokens <= 50000000 ? 2 : 1;
 }
 
+// Data-parallel replicas among so many ranks.
+static int replicas_of(const Options *o, int ranks) {
+    int replicas = ranks / (o->tensor_model_parallel_size * o->pipeline_model_parallel_size);
+    return replicas > 1 ? replicas : 1;
+}
+
+static int given_micro_batch(const Options *o) {
+    return o->micro_batch_size != INT_UNSET ? o->micro_batch_size : 1;
+}
+
+// A power of two, times what the user's ranks and microbatches need.
 static int usual_batch(const Finetune *f, int seq_length) {
+    const Options *o = f->options;
+    int64_t unit = (int64_t)given_micro_batch(o) * replicas_of(o, o->ranks != INT_UNSET ? o->ranks : 1);
     int64_t by_tokens = STEP_TOKENS / seq_length, by_steps = f->samples / STEPS_PER_EPOCH;
-    int64_t batch = at_most(by_tokens, by_steps);
-    return (int)power_of_two(batch > 1 ? batch : 1);
+    int64_t units = at_most(by_tokens, by_steps) / unit;
+    return (int)(unit * power_of_two(units > 1 ? units : 1));
 }
 
 // Whether this processor multiplies numbers of bf16: without that, fp32 is faster.
@@ -130,6 +144,17 @@ static Choice choose(const Finetune *f) {
     if (o->train_iters != INT_UNSET) c.steps = o->train_iters;
     if (o->train_samples != INT_UNSET) c.steps = o->train_samples / c.global_batch;
     return c;
+}
+
+// Those of the model, of the options, or the usual ones.
+static int adapter_rank(const Finetune *f) {
+    if (f->shape.lora_rank) return f->shape.lora_rank;
+    return options_given(f->options, "lora_rank") ? f->options->lora_rank : USUAL_LORA_RANK;
+}
+
+static double adapter_alpha(const Finetune *f) {
+    if (f->shape.lora_rank) return (double)f->shape.lora_alpha;
+    return options_given(f->options, "lora_alpha") ? f->options->lora_alpha : 2.0 * adapter_rank(f);
 }
 
 // ---- the command --------------------------------------------------------------------------------------
@@ -189,8 +214,10 @@ static void add_setting(const Finetune *f, const Choice *c, const Setting *s, Co
         decide_value(words, o, "ranks", "--ranks %d", s->ranks);
         decide(words, o, "use_distributed_optimizer", "--use-distributed-optimizer");
     }
-    if (rungs[s->rung].adapters && !f->shape.lora_rank && !options_given(o, "lora_rank"))
-        words_split(words, "--lora-rank 16 --lora-alpha 32");
+    if (rungs[s->rung].adapters && !f->shape.lora_rank) {
+        decide_value(words, o, "lora_rank", "--lora-rank %d", adapter_rank(f));
+        decide_value(words, o, "lora_alpha", "--lora-alpha %g", adapter_alpha(f));
+    }
     if (rungs[s->rung].recomputes)
         words_split(words, "--recompute-granularity full --recompute-method uniform");
 }
@@ -261,7 +288,7 @@ static int first_ranks(const Finetune *f, const Choice *c) {
     if (t > 1 || p > 1) return t * p;
     int cores = cores_limit(MAX_USUAL_WORKERS) / (o->threads != INT_UNSET ? o->threads : 1);
     int64_t ranks = power_of_two(at_most(cores > 1 ? cores : 1, MAX_RANKS));
-    while (ranks > 1 && c->global_batch % ranks) ranks /= 2;
+    while (ranks > 1 && c->global_batch % (ranks * given_micro_batch(o))) ranks /= 2;
     return strcmp(o->device, "cpu") ? 1 : (int)ranks;
 }
 
@@ -273,8 +300,7 @@ static bool may_choose_ranks(const Options *o) {
 static int first_micro_batch(const Finetune *f, const Choice *c, int ranks) {
     const Options *o = f->options;
     if (o->micro_batch_size != INT_UNSET) return o->micro_batch_size;
-    int shares = ranks / (o->tensor_model_parallel_size * o->pipeline_model_parallel_size);
-    int64_t most = MICROBATCH_TOKENS / c->seq_length, share = c->global_batch / (shares > 0 ? shares : 1);
+    int64_t most = MICROBATCH_TOKENS / c->seq_length, share = c->global_batch / replicas_of(o, ranks);
     int64_t micro = power_of_two(at_most(most > 1 ? most : 1, share > 1 ? share : 1));
     while (micro > 1 && share % micro) micro /= 2;
     return (int)micro;
@@ -372,6 +398,8 @@ static void explain(Finetune *f, const Choice *c, const Setting *s, double room)
              : c->bf16                                            ? ", which this processor multiplies"
                        : ", as this processor has no units for bf16",
              gib(with_reserve(s->bytes)), gib(room), isnan(o->memory_gb) ? "available" : "allowed");
+    if (rungs[s->rung].adapters)
+        text_add(out, "  adapters of rank %d with alpha %g\n", adapter_rank(f), adapter_alpha(f));
     text_add(out, "  sequences of %d tokens", c->seq_length);
     if (f->conversations)
         text_add(out, ": the longest conversation has %" PRId64 "%s\n", f->longest,
@@ -388,6 +416,15 @@ static void explain(Finetune *f, const Choice *c, const Setting *s, double room)
              isnan(o->lr) ? " by the model's size, falling to a tenth (--lr)" : "");
 }
 
+static void warn_of_window(const Finetune *f) {
+    int window = finetune_window(f), length = f->options->seq_length;
+    if (length != INT_UNSET && length > window)
+        fprintf(stderr,
+                "WARNING: --seq-length %d is beyond the window of the model, %d tokens: it has not learned "
+                "positions after that\n",
+                length, window);
+}
+
 Status finetune_plan(Finetune *f) {
     Choice c = choose(f);
     Setting setting, least;
@@ -396,6 +433,7 @@ Status finetune_plan(Finetune *f) {
     if (status == ERR_UNAVAILABLE && least.bytes < INFINITY) return no_room(f, &c, &least, room);
     TRY(status);
     TRY(check_disk(f, &c, &setting));
+    warn_of_window(f);
     command(f, &c, &setting, &f->train);
     explain(f, &c, &setting, room);
     return OK;

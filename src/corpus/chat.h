@@ -31,6 +31,7 @@ typedef struct {
     bool pack;                  // several conversations to a sample
     bool last_answer_only;      // earlier answers are not trained
     ChatTooLong too_long;       // what becomes of a longer conversation
+    int window;                 // of the model, for messages; 0: unknown
     bool skip_bad_lines;
     int workers;
     int64_t max_bytes; // of input; 0: all

@@ -96,18 +96,23 @@ static bool any_trained(const int32_t *mask, size_t count) {
 }
 
 static Status refuse_long(const ChatRun *run, const Document *d, size_t count, size_t chosen) {
-    char parts[80] = "";
+    char parts[80] = "", longer[100] = "give a larger --seq-length, or ";
+    int length = run->job->seq_length, window = run->job->window;
     bool pair = run->job->preferences;
     if (pair)
         snprintf(parts, sizeof parts, " (%zu with the chosen answer, %zu with the other)", chosen,
                  count - chosen);
+    if (window > length)
+        snprintf(longer, sizeof longer, "give a larger --seq-length (the model's window: %d), or ", window);
+    else if (window)
+        snprintf(longer, sizeof longer, "the model's window is %d: give ", window);
     return fail(
         ERR_DATA,
         "%s:%" PRId64
-        ": a %s of %zu tokens%s, but a sample has %d (--seq-length %d and the one that follows): give a "
-        "larger --seq-length, or --too-long %s",
-        d->path, d->line, pair ? "pair" : "conversation", count, parts, run->job->seq_length + 1,
-        run->job->seq_length, pair ? "drop" : "truncate or drop");
+        ": a %s of %zu tokens%s, but a sample has %d (--seq-length %d and the one that follows): %s--too-long "
+        "%s",
+        d->path, d->line, pair ? "pair" : "conversation", count, parts, length + 1, length, longer,
+        pair ? "drop" : "truncate or drop");
 }
 
 // Both answers of a pair need tokens that are trained.
