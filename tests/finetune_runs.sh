@@ -190,6 +190,13 @@ if check "before the first step is saved what is asked may change"; then
     refused 69 "busy" model chats.jsonl --save busy --lr 1e-5
     wait
 fi
+if check "the time that is left follows from all steps of the run"; then
+    tune left model chats.jsonl --save left --train-iters 1000000 --exit-interval 20 --metrics left.jsonl
+    read -r hours minutes seconds < <(sed -n 's/^  step 20\/.* eta \([0-9]*\):\([0-9]*\):\([0-9]*\)$/\1 \2 \3/p' left.log | tail -1)
+    metric elapsed_ms left | awk -v said=$((10#$hours * 3600 + 10#$minutes * 60 + 10#$seconds)) '{ sum += $1; steps++ }
+        END { want = sum / steps / 1000 * 999980; exit !(steps == 20 && said > want - 2 && said < want + 2) }' ||
+        complain "$hours:$minutes:$seconds, and steps of $(metric elapsed_ms left | tr '\n' ' ')"
+fi
 if check "another command does not go on in the folder"; then
     need tuned
     refused 78 "another answer to 'options': --lr 0.01 there, --lr 0.0001 now" model chats.jsonl --save tuned --lr 1e-4

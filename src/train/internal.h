@@ -149,6 +149,8 @@ typedef struct {
     bool live;                    // a progress line is kept up to date on the terminal
     bool brief;                   // TrainJob.brief
     bool line_open;               // that line is visible now
+    double steps_s;               // time of all steps of this run
+    int64_t steps;                //   and how many
     double first_loss, last_loss; // of steps that changed the parameters; NaN: none yet
     double last_validation;       // NaN: none yet
 } Reporter;

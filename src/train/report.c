@@ -19,8 +19,10 @@ static double tflops_per_rank(const Reporter *r, const StepReport *s) {
            r->options->shape.world_size / 1e12;
 }
 
-static void eta(const StepReport *s, char text[32]) {
-    int64_t left = (int64_t)((double)(s->end - s->iteration) * s->elapsed_s + 0.5);
+// By the mean of all steps of this run: single steps differ much where samples or the machine's load do.
+static void eta(const Reporter *r, const StepReport *s, char text[32]) {
+    double step_s = r->steps ? r->steps_s / (double)r->steps : s->elapsed_s;
+    int64_t left = (int64_t)((double)(s->end - s->iteration) * step_s + 0.5);
     snprintf(text, 32, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, left / 3600, left / 60 % 60, left % 60);
 }
 
@@ -194,7 +196,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
 void reporter_progress(Reporter *r, const StepReport *s) {
     if (!r->live) return;
     char left[32];
-    eta(s, left);
+    eta(r, s, left);
     fprintf(stderr, "\r\033[K %" PRId64 "/%" PRId64 "  loss %.4f  grad norm %.3f  %.0f tokens/s  eta %s",
             s->iteration, s->end, s->loss, unsigned_nan(s->grad_norm), per_second(r, s), left);
     fflush(stderr);
@@ -212,7 +214,7 @@ static void describe_pairs(const PairMeans *p, char text[192]) {
 // On a terminal the progress line says it already.
 static void print_brief_line(Reporter *r, const StepReport *s) {
     char left[32];
-    eta(s, left);
+    eta(r, s, left);
     if (r->live) {
         reporter_progress(r, s);
         return;
@@ -233,7 +235,7 @@ void reporter_line(Reporter *r, const StepReport *s) {
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
-    eta(s, left);
+    eta(r, s, left);
     if (!isnan(s->loss)) snprintf(loss, sizeof loss, "lm loss: %.6E | ", s->loss);
     if (isfinite(s->grad_norm)) snprintf(norm, sizeof norm, "grad norm: %.3f | ", s->grad_norm);
     if (s->preferences) describe_pairs(&s->pairs, pairs);
@@ -422,6 +424,8 @@ static void json_pairs(FILE *file, const PairMeans *p) {
 }
 
 void reporter_metrics(Reporter *r, const StepReport *s) {
+    r->steps_s += s->elapsed_s;
+    r->steps++;
     if (!s->skipped && isnan(r->first_loss)) r->first_loss = s->loss;
     if (!s->skipped) r->last_loss = s->loss;
     if (!r->metrics) return;
