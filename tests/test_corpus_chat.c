@@ -131,6 +131,15 @@ static void parts_are_text(void) {
         "}}{% endgeneration %}{% endfor %}",
         "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [\"f\"]}]}\n", false,
         "a[ssistant f]\n");
+    Small small;
+    make_folder(TRIMS);
+    small_job(
+        &small,
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+        "null, \"tool_calls\": [{\"type\": \"function\"}]}]}\n");
+    remove(harness_path("chats.idx"));
+    expect_refused(&small, ERR_DATA,
+                   "chats.jsonl:1: message 2: \"content\" is null, which the template writes as");
 }
 
 // ---- what is refused ----------------------------------------------------------------------------------------

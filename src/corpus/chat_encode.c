@@ -238,6 +238,20 @@ static Status render_whole(ChatWorker *w, const Conversation *c, bool *marks) {
     return status == ERR_DATA ? OK : status; // it does not write such a conversation
 }
 
+// A template that does not write calls of tools would have the model answer None.
+static Status no_null(const Conversation *c) {
+    for (size_t i = 0; i < c->messages->count; i++) {
+        const Json *content = json_member(&c->messages->items[i], "content");
+        if (content && content->type == JSON_NULL)
+            return fail(
+                ERR_DATA,
+                "message %zu: \"content\" is null, which the template writes as the word None: write a text, "
+                "or name a template that writes tool calls by --chat-template FILE",
+                i + 1);
+    }
+    return OK;
+}
+
 static Status encode_conversation(ChatWorker *w, Conversation *c, TokenList *tokens, TokenList *mask) {
     bool marks = false;
     if (c->tools && !jinja_reads(w->format->template, "tools"))
@@ -245,6 +259,7 @@ static Status encode_conversation(ChatWorker *w, Conversation *c, TokenList *tok
                     "the conversation has tools, which the template does not write: name one that does, or "
                     "remove \"tools\"");
     TRY(conversation_join_parts(c, w->format->parts));
+    if (w->format->writes_none) TRY(no_null(c));
     w->steps = 0;
     TRY(render_whole(w, c, &marks));
     TRY(marks ? leave_out(w, c) : find_answers(w, c));
@@ -317,6 +332,10 @@ Status chat_find_marked(ChatFormat *f) {
 
 // ---- which roles may have parts ----------------------------------------------------------------------------------
 
+#define CALLS                                                                                                \
+    ", \"tool_calls\": [{\"id\": \"abcdefghi\", \"type\": \"function\", \"function\": {\"name\": \"f\", "    \
+    "\"arguments\": {}}}]"
+
 // Adds a message; of the role `in_parts` as a part.
 static void add_trial(Text *out, const char *role, const char *in_parts, const char *more) {
     static const char PARTS[] = "[{\"type\": \"text\", \"text\": \"a part\"}]";
@@ -331,26 +350,26 @@ static void make_trial(Text *out, const char *role) {
     text_add(out, "[");
     if (first) add_trial(out, role, role, "");
     add_trial(out, "user", role, "");
-    if (tool)
-        add_trial(out, "assistant", role,
-                  ", \"tool_calls\": [{\"id\": \"abcdefghi\", \"type\": \"function\", \"function\": "
-                  "{\"name\": \"f\", \"arguments\": {}}}]");
+    if (tool) add_trial(out, "assistant", role, CALLS);
     if (tool) add_trial(out, "tool", role, ", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\"");
     add_trial(out, "assistant", role, "");
     text_add(out, "]");
 }
 
-static Status reads_parts(ChatWorker *w, const Text *trial, bool *reads) {
+// Sets w->whole to the text of the messages; empty: the template refuses them.
+static Status render_trial(ChatWorker *w, const Text *trial) {
     Json *messages;
-    *reads = false;
     TRY(json_parse(&messages, trial->data, trial->size, "a conversation"));
     Conversation c = {.messages = messages};
     w->template = w->format->template;
     Status status = render(w, &c, messages->count, false, &w->whole);
-    const char *text = status == OK ? text_string(&w->whole.text) : "";
-    *reads = strstr(text, "a part") && !strstr(text, "'a part'");
+    if (status != OK) w->whole.text.size = 0;
     json_free(messages);
     return status == ERR_DATA ? OK : status; // the template has no such role, or takes texts alone
+}
+
+static bool wrote(ChatWorker *w, const char *words) {
+    return strstr(text_string(&w->whole.text), words) != NULL;
 }
 
 Status chat_find_parts(ChatFormat *f) {
@@ -359,7 +378,17 @@ Status chat_find_parts(ChatFormat *f) {
     Status status = OK;
     for (int i = 0; i < NUM_CHAT_ROLES && status == OK; i++) {
         make_trial(&trial, chat_roles[i]);
-        status = reads_parts(&w, &trial, &f->parts[i]);
+        status = render_trial(&w, &trial);
+        f->parts[i] = wrote(&w, "a part") && !wrote(&w, "'a part'");
+    }
+    for (int i = 0; i < 2 && status == OK; i++) { // with an empty text, with null
+        trial.size = 0;
+        text_add(&trial,
+                 "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": %s" CALLS
+                 "}]",
+                 i ? "null" : "\"\"");
+        status = render_trial(&w, &trial);
+        f->writes_none = wrote(&w, "None") != f->writes_none;
     }
     text_free(&trial);
     chat_worker_close(&w);

@@ -34,6 +34,7 @@ typedef struct {
     // Of each role: the template reads a content that is a list of parts. A template without them would write the list
     // as Python prints it.
     bool parts[NUM_CHAT_ROLES];
+    bool writes_none; // for an answer that has no text but calls a tool
     // The tokenizer takes the tokens that begin and end a text for characters where they are in one.
     bool splits;
     const atomic_int *stopped; // optional
@@ -73,6 +74,7 @@ Status chat_prompt(ChatWorker *worker, const Json *messages, TokenList *tokens);
 // Finds the built-in template that writes a conversation of two questions as the format's own, which marks no answers.
 Status chat_find_marked(ChatFormat *format);
 // Finds for which roles the template reads lists of parts: it writes their text, and not in Python's quotes.
+// And whether it writes a content that is null as the word None.
 Status chat_find_parts(ChatFormat *format);
 // Finds the token by which the template ends an answer; -1: it ends with no special token, or refuses a conversation of
 // a question and an answer.
