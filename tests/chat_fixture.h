@@ -88,3 +88,18 @@ static inline void expect_refused(Small *small, Status status, const char *words
     EXPECT(!file_exists(made.data), "a data set was written");
     text_free(&made);
 }
+
+// The conversations of the lines are shown as `expected`, and nothing is written.
+static void expect_shown(Small *small, const char *lines, const char *expected) {
+    Text text = {0};
+    ChatSummary summary;
+    small->job.output_prefix = NULL;
+    small->job.show = note;
+    small->job.self = &text;
+    small->job.num_shown = 100;
+    EXPECT_OK(chat_prepare(&small->job, &summary));
+    EXPECT(!strcmp(text_string(&text), expected), "%s\ngives\n%s\ninstead of\n%s", lines, text_string(&text),
+           expected);
+    text_free(&text);
+    text_free(&summary.left_out);
+}

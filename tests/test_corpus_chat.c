@@ -7,20 +7,10 @@
 
 static void expect_marked(const char *template, const char *lines, bool last_only, const char *expected) {
     Small small;
-    Text text = {0};
-    ChatSummary summary;
     make_folder(template);
     small_job(&small, lines);
-    small.job.output_prefix = NULL;
     small.job.last_answer_only = last_only;
-    small.job.show = note;
-    small.job.self = &text;
-    small.job.num_shown = 100;
-    EXPECT_OK(chat_prepare(&small.job, &summary));
-    EXPECT(!strcmp(text_string(&text), expected), "%s\ngives\n%s\ninstead of\n%s", lines, text_string(&text),
-           expected);
-    text_free(&text);
-    text_free(&summary.left_out);
+    expect_shown(&small, lines, expected);
 }
 
 #define TWO_TURNS                                                                                                 \

@@ -8,20 +8,10 @@
 
 static void expect_pairs(const char *template, const char *lines, const char *expected) {
     Small small;
-    Text text = {0};
-    ChatSummary summary;
     make_folder(template);
     small_job(&small, lines);
     small.job.preferences = true;
-    small.job.output_prefix = NULL;
-    small.job.show = note;
-    small.job.self = &text;
-    small.job.num_shown = 100;
-    EXPECT_OK(chat_prepare(&small.job, &summary));
-    EXPECT(!strcmp(text_string(&text), expected), "%s\ngives\n%s\ninstead of\n%s", lines, text_string(&text),
-           expected);
-    text_free(&text);
-    text_free(&summary.left_out);
+    expect_shown(&small, lines, expected);
 }
 
 #define ASKED "<|im_start|>user\na b<|im_end|>\n<|im_start|>assistant\n"

@@ -26,7 +26,7 @@ static bool read_number(const char *path, const char *name, int64_t *value) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What one group leaves. Its page cache can be dropped, so files that are inactive do not count as used.
+// The bytes that a control group may still take. The kernel can drop pages of inactive files: these count as free.
 static int64_t room_of_group(const char *folder, const char *limit, const char *usage, const char *cache) {
     char path[PATH_SIZE + 64];
     int64_t most, used = 0, inactive = 0;

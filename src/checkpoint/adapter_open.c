@@ -25,7 +25,7 @@ static Status read_raw(void *source, const char *name, Rect rect, float *out, in
     return source_read_raw(source, name, rect, out, stride);
 }
 
-// What is not finite is found when the matrices are used.
+// A value that is NaN or infinite is found when the matrices are used.
 static WeightReader raw_reader(ModelSource *source) { return (WeightReader){read_raw, source}; }
 
 static Status read_checkpoint(AdapterWeights **adapter, ModelSource *source, const ModelSource *base,

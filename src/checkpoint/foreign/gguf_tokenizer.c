@@ -112,8 +112,8 @@ static void describe_use(GgufMetadata *m, const TokenizerUse *use) {
     if (use->chat_template) gguf_set_string(m, "tokenizer.chat_template", use->chat_template);
 }
 
-// What a SentencePiece model does to a text before it cuts it. llama.cpp has two ways to cut: "llama" joins pieces by
-// their scores, as its BPE does, "t5" finds the most likely pieces, as its unigram does.
+// Writes how a SentencePiece model changes a text before cutting it. llama.cpp cuts in two ways: "llama" joins pieces
+// by their scores, as its BPE does, "t5" finds the most likely pieces, as its unigram does.
 static void describe_sentencepiece(GgufMetadata *m, const SentencePieceRules *rules) {
     gguf_set_bool(m, "tokenizer.ggml.add_space_prefix", rules->adds_blank);
     if (!rules->unigram) return;

@@ -236,7 +236,7 @@ static void write_tokens(Text *out, const char *name, const int *ids, int count)
 
 static int or_null(int id) { return id < 0 ? NO_TOKEN : id; }
 
-// What the configuration does not say follows from the tokenizer.
+// A token that the configuration does not name is the tokenizer's.
 static ModelTokens all_tokens(const ModelTokens *said, bool gpt2, const Tokenizer *tokenizer) {
     ModelTokens tokens = *said;
     int eos = tokenizer ? tokenizer_eod(tokenizer) : -1, bos = tokenizer ? tokenizer_bos(tokenizer) : -1;

@@ -2,7 +2,7 @@
 #pragma once
 #include "checkpoint/adapter_weights.h"
 
-// What adapter_config.json says of an adapter.
+// The fields of adapter_config.json.
 typedef struct {
     char *base; // the name or path of the base model; "": none
     int rank;
