@@ -113,7 +113,7 @@ check "a data set that is there is not replaced" expect 73 "corpus.idx exists an
 tokens=("$trireme" preprocess --input text.txt --output-prefix x --tokenizer-model)
 check "a path without a tokenizer is told" expect 66 "nowhere.tokenizer.json" "${tokens[@]}" nowhere
 check "the nearest name is told" expect 66 "did you mean corpus.tokenizer.json?" "${tokens[@]}" corpus.tokeniser.json
-check "a name of a hub is told" expect 66 "nothing is downloaded here" "${tokens[@]}" meta-llama/Llama-3.2-1B
+check "a name of a hub is told" expect 66 "hf download meta-llama/Llama-3.2-1B" "${tokens[@]}" meta-llama/Llama-3.2-1B
 mkdir model && cp corpus.tokenizer.json model/tokenizer.json && echo '{}' >model/config.json
 check "a file beside a tokenizer is told" expect 65 "did you mean the folder, model?" "${tokens[@]}" model/config.json
 printf '{"text": "fine"}\n{"text": broken\n' >bad.jsonl

@@ -126,6 +126,38 @@ brings() {
 check "a GPT brings its sizes, wherever it comes from" need brings gpt
 check "a Llama brings its sizes, wherever it comes from" need brings llama "${llama[@]}"
 
+# ---- Hugging Face's cache ---------------------------------------------------------------------------------
+# cached REVISION: llama-hf as `hf download some-org/Small-1` leaves it, the files of the revision links to blobs.
+cached() {
+    local model=cache/models--some-org--Small-1 file
+    mkdir -p "$model/snapshots/$1" "$model/blobs"
+    for file in llama-hf/*; do
+        cp "$file" "$model/blobs/"
+        ln -sf "../../blobs/${file##*/}" "$model/snapshots/$1/${file##*/}"
+    done
+}
+if check "a model in Hugging Face's cache is found by its name and by its folder" need brings llama "${llama[@]}"; then
+    cached 0123abcd
+    export HF_HUB_CACHE=$PWD/cache
+    corpus=(--data-path documents --micro-batch-size 2 --lr 1e-4)
+    for from in some-org/Small-1 cache/models--some-org--Small-1 cache/models--some-org--Small-1/snapshots/0123abcd; do
+        train "as-${from//\//-}" "${no_evaluation[@]}" --train-iters 3 --load "$from" --finetune
+        expect_same lm_loss llama-given "as-${from//\//-}"
+    done
+    # Of two revisions the newest is the one that refs/main names; without it neither is.
+    mkdir -p cache/models--some-org--Small-1/snapshots/old cache/models--some-org--Small-1/refs
+    refused 66 "it holds no model" "${train_one[@]}" --load cache/models--some-org--Small-1
+    printf 0123abcd >cache/models--some-org--Small-1/refs/main
+    train cached "${no_evaluation[@]}" --train-iters 3 --load some-org/Small-1 --finetune
+    expect_same lm_loss llama-given cached
+    refused 66 "hf download some-org/Other" "${train_one[@]}" --load some-org/Other
+    # The path of a folder is looked at first.
+    mkdir -p some-org/Small-1
+    refused 66 "the folder is empty" "${train_one[@]}" --load some-org/Small-1 --finetune
+    rm -r some-org
+    corpus=("${whole_model[@]}")
+fi
+
 # What was taken is part of the configuration that goes with the run.
 if check "what was taken is part of the configuration that goes with the run"; then
     need brings llama "${llama[@]}"

@@ -92,7 +92,10 @@ static Status open_weights(ModelSource *source, const char *path, bool use_ema, 
 
 static Status no_base(const char *folder, const char *base) {
     char what[4200] = "names no model";
-    if (*base) snprintf(what, sizeof what, "names the model \"%.4000s\", which is not at that path", base);
+    if (*base)
+        snprintf(what, sizeof what,
+                 "names the model \"%.4000s\", which is neither at that path nor in Hugging Face's cache",
+                 base);
     return fail(
         ERR_NO_INPUT,
         "%s is an adapter (PEFT) and needs its base; base_model_name_or_path in its adapter_config.json %s: "
@@ -103,8 +106,9 @@ static Status no_base(const char *folder, const char *base) {
 static Status open_base(ModelSource **base, const char *folder) {
     PeftConfig config;
     TRY(peft_config_read(folder, &config));
-    Status status =
-        file_exists(config.base) ? source_open(base, config.base, -1, AS_BASE) : no_base(folder, config.base);
+    Status status = file_exists(config.base) || model_is_named(config.base)
+                        ? source_open(base, config.base, -1, AS_BASE)
+                        : no_base(folder, config.base);
     peft_config_free(&config);
     return status;
 }

@@ -249,11 +249,12 @@ void checkpoint_part_free(CheckpointPart *part);
 // weights of their own; merged it is a model without adapters, whose weights are changed as the adapter says.
 typedef struct ModelSource ModelSource;
 
-// `path` is a checkpoint, a Hugging Face folder, a GGUF file, a folder of PEFT that says where its base is, or a folder
-// of checkpoints, of which it opens the newest that can be opened, or the one of `step` where that is >= 0. Checks that
-// every weight exists in its shape, and every moment where the checkpoint has moments, and that there is nothing else.
-// A checkpoint of adapters (LoRA) is opened together with the model that it names, from which all other weights are
-// read. Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names an architecture that is not supported.
+// `path` is a checkpoint, a Hugging Face folder, a GGUF file, a folder of PEFT that says where its base is, the name
+// (ORG/NAME) or folder (models--ORG--NAME) of a model in Hugging Face's cache, or a folder of checkpoints, of which it
+// opens the newest that can be opened, or the one of `step` where that is >= 0. Checks that every weight exists in its
+// shape, and every moment where the checkpoint has moments, and that there is nothing else. A checkpoint of adapters
+// (LoRA) is opened together with the model that it names, from which all other weights are read. Fails with
+// ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names an architecture that is not supported.
 Status model_source_open(ModelSource **source, const char *path, int64_t step);
 // Adds an adapter, a folder of PEFT or a checkpoint of adapters, to an open model: `*source` becomes the model with the
 // adapter, which owns the base. More can be added. The model that a checkpoint names as its base need not be there;
@@ -337,6 +338,11 @@ void companions_free(Companions *companions);
 
 // Whether a path is itself a checkpoint, a Hugging Face folder, a GGUF file or the folder of `trireme finetune`.
 bool model_is_there(const char *path);
+// The same of the path that model_source_open would open for this one: ORG/NAME names a model in Hugging Face's cache.
+bool model_is_named(const char *path);
+// Writes what people call the model at a path: the last name in it without .gguf, or NAME of a model in Hugging Face's
+// cache.
+void model_name(const char *path, char name[4096]);
 // Describes what is at a path where model_source_open finds no model, in words that follow "PATH: ". FOUND_FOREIGN:
 // files of another program, or no folder, so a run must not save there. FOUND_NOTHING: a run may save there.
 typedef enum { FOUND_NOTHING, FOUND_FOREIGN } FoundThere;

@@ -10,5 +10,7 @@ bool place_is_adapter(const char *path);
 // Whether `trireme finetune` has made the folder (its record is there).
 bool place_is_finetuning(const char *folder);
 // Where the model of `path` is. For the folder of a fine-tuning that is its hf/; for a step >= 0, and as long as
-// nothing is exported, its checkpoints/. Any other path is that of its model.   `room` of at least PATH_ROOM bytes.
+// nothing is exported, its checkpoints/. For a model in Hugging Face's cache (formats/hub_cache.h), named by its folder
+// there or by ORG/NAME, it is the folder of its files. Any other path is that of its model.   `room` of at least
+// PATH_ROOM bytes.
 const char *place_of_model(const char *path, int64_t step, char *room);

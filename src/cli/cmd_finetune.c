@@ -57,12 +57,9 @@ static void name_folder(Finetune *f) {
         for (size_t size = strlen(f->folder); size > 1 && f->folder[size - 1] == '/';) f->folder[--size] = 0;
         return;
     }
-    char *real = realpath(f->model, NULL);
-    const char *slash = real ? strrchr(real, '/') : NULL, *name = slash && slash[1] ? slash + 1 : "model";
-    size_t size = strlen(name);
-    if (size > 5 && !strcmp(name + size - 5, ".gguf")) size -= 5;
-    snprintf(f->folder, sizeof f->folder, "%.*s-tuned", (int)size, name);
-    free(real);
+    char name[4096];
+    model_name(f->model, name);
+    snprintf(f->folder, sizeof f->folder, "%.2900s-tuned", name);
 }
 
 static Status check_options(Finetune *f) {

@@ -35,14 +35,14 @@ typedef enum {
 
 // ---- open, save, close ----------------------------------------------------------------------------
 
-// Opens the tokenizer at `path`. A file may be a Hugging Face tokenizer.json, a SentencePiece model or a
-// tiktoken file of ranks; its content decides. In a folder the first of these is opened: tokenizer.json,
-// tokenizer.model, vocab.json with merges.txt. Anything else is taken for a PREFIX, as tokenizer_open_beside
-// does. Where a tokenizer.json needs something that is not supported and the folder has a tokenizer.model, as
-// Llama 2's has, that one is opened instead (see tokenizer_print_note). A tokenizer_config.json in the folder
-// names the tokens that begin and end a text; without it well-known names are searched for. A chat_template.jinja
-// beside it is a part of the tokenizer, too, and saved with it.
-// Fails with ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names the feature that is not supported.
+// Opens the tokenizer at `path`. A file may be a Hugging Face tokenizer.json, a SentencePiece model or a tiktoken file
+// of ranks; its content decides. In a folder the first of these is opened: tokenizer.json, tokenizer.model, vocab.json
+// with merges.txt. A model in Hugging Face's cache may be named as there (formats/hub_cache.h). Anything else is taken
+// for a PREFIX, as tokenizer_open_beside does. Where a tokenizer.json needs something that is not supported and the
+// folder has a tokenizer.model, as Llama 2's has, that one is opened instead (see tokenizer_print_note). A
+// tokenizer_config.json in the folder names the tokens that begin and end a text; without it well-known names are
+// searched for. A chat_template.jinja beside it is a part of the tokenizer, too, and saved with it. Fails with
+// ERR_NO_INPUT, ERR_DATA, or ERR_UNAVAILABLE, which names the feature that is not supported.
 Status tokenizer_open_path(Tokenizer **tokenizer, const char *path);
 // Opens GPT-2's vocab.json and merges.txt. Every byte and <|endoftext|> must have a token, and the ids must be
 // 0 ... n-1. Otherwise fails with ERR_NO_INPUT, or with ERR_DATA that names file and line.

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/launcher.h"
 #include "base/libraries.h"
+#include "formats/hub_cache.h"
 #include "tokenizer/internal.h"
 #include <errno.h>
 #include <limits.h>
@@ -271,14 +272,11 @@ static void add_near_name(const char *path, Text *out) {
     free(names);
 }
 
-// Nothing is at the path. One "/" in it may be the name of a model on a hub, of which nothing is downloaded here.
+// Nothing is at the path.
 static Status nothing_there(const char *path) {
     Text hint = {0};
-    const char *slash = strchr(path, '/');
-    bool may_be_hub = slash && slash != path && !strchr(slash + 1, '/') && slash[1] && path[0] != '.';
     add_near_name(path, &hint);
-    if (may_be_hub && !hint.size)
-        text_add(&hint, "; nothing is downloaded here: give the folder that a model of this name lies in");
+    if (!hint.size) hub_add_advice(path, &hint);
     Status status = fail(ERR_NO_INPUT,
                          "no tokenizer at %s: there is no such file or folder, nor %s.tokenizer.json, "
                          "%s.tokenizer.model or %s.vocab.json of a data set%s",
@@ -298,6 +296,8 @@ static Status wrong_file(Status status, const char *path) {
 }
 
 Status tokenizer_open_path(Tokenizer **tokenizer, const char *path) {
+    char room[4096];
+    path = hub_model(path, room);
     if (!file_exists(path) || is_folder(path)) {
         Status status = tokenizer_open_beside(tokenizer, path);
         return status == ERR_NO_INPUT && !file_exists(path) ? nothing_there(path) : status;

@@ -60,7 +60,7 @@ Status load_candidates(const Options *o, int64_t **steps, int *count) {
     struct stat st;
     *steps = NULL;
     *count = 0;
-    if (o->ckpt_step != INT_UNSET || model_is_there(o->load)) {
+    if (o->ckpt_step != INT_UNSET || model_is_named(o->load)) {
         *steps = malloc(sizeof **steps);
         if (!*steps) return fail(ERR_OS, "no memory for a list of checkpoints");
         (*steps)[0] = o->ckpt_step != INT_UNSET ? o->ckpt_step : ITSELF;

@@ -1,6 +1,7 @@
 // Describes a path that was expected to hold a model and does not: a typo, an empty folder, or the files of another
 // program.
 #include "checkpoint/checkpoint.h"
+#include "formats/hub_cache.h"
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,7 @@ FoundThere model_absent(const char *path, Text *what) {
     struct stat st;
     if (stat(path, &st)) {
         text_add(what, "there is no such folder");
+        hub_add_advice(path, what);
         add_nearest(path, what);
         return FOUND_NOTHING;
     }
