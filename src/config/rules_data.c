@@ -213,8 +213,14 @@ static Status check_rewinds(Options *o) {
 
 // One of two outputs to the same file would be lost.
 static Status check_files_differ(Options *o) {
-    if (o->trace && o->metrics && !strcmp(o->trace, o->metrics))
-        return fail(ERR_CONFIG, "--trace and --metrics both write %s: name two files", o->trace);
+    const struct {
+        const char *name, *path;
+    } files[] = {{"trace", o->trace}, {"metrics", o->metrics}, {"metrics-prom", o->metrics_prom}};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < i; j++)
+            if (files[i].path && files[j].path && !strcmp(files[i].path, files[j].path))
+                return fail(ERR_CONFIG, "--%s and --%s both write %s: name two files", files[j].name,
+                            files[i].name, files[i].path);
     return OK;
 }
 

@@ -3,6 +3,7 @@
 #include "layout/schedule.h"
 #include "layout/topology.h"
 #include "train/memory_store.h"
+#include "train/metrics.h"
 #include "train/references.h"
 #include "train/save_plan.h"
 #include "train/train.h"
@@ -142,10 +143,7 @@ typedef struct {
     const Options *options;
     ModelShape shape;
     int table_rows; // of the padded vocabulary
-    FILE *metrics;
-    Outlet metrics_outlet;
-    int64_t went_on_from;         // iteration of the checkpoint that was loaded; -1: none
-    bool warned_of_metrics;       // a warning has said that rows are lost
+    Metrics metrics;
     bool live;                    // a progress line is kept up to date on the terminal
     bool brief;                   // TrainJob.brief
     bool line_open;               // that line is visible now
@@ -169,17 +167,16 @@ StepReport interval_mean(const Interval *interval);
 double mib(size_t bytes);          // bytes in MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
-// The job's `stopped` ends the wait for a reader of --metrics, where that is a pipe.
 Status reporter_open(Reporter *reporter, const TrainJob *job, const EngineSpec *spec);
-Status reporter_close(Reporter *reporter); // ERR_IO when metrics could not be written
+Status reporter_close(Reporter *reporter); // as metrics_close
 // `transport` is comm_device_transport's.
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
                     const char *transport);
 void reporter_progress(Reporter *reporter, const StepReport *step);
-void reporter_clear_progress(Reporter *reporter);                              // before other lines
-void reporter_line(Reporter *reporter, const StepReport *step);                // Megatron-LM's log line
-void reporter_metrics(Reporter *reporter, const StepReport *step);             // one JSON object
-void reporter_save_interval(Reporter *reporter, const SavePlan *plan);         // it has changed
+void reporter_clear_progress(Reporter *reporter);                      // before other lines
+void reporter_line(Reporter *reporter, const StepReport *step);        // Megatron-LM's log line
+void reporter_metrics(Reporter *reporter, const StepReport *step);     // its numbers, for other programs
+void reporter_save_interval(Reporter *reporter, const SavePlan *plan); // it has changed
 void reporter_parameters(Reporter *reporter, int64_t iteration, uint64_t sum); // of no step's record
 void reporter_saving(Reporter *reporter, int64_t iteration);
 void reporter_saved(Reporter *reporter, int64_t iteration, double bytes, double seconds);

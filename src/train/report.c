@@ -2,9 +2,9 @@
 #include "base/cores.h"
 #include "device/algorithms.h"
 #include "train/internal.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -32,40 +32,25 @@ Status reporter_open(Reporter *r, const TrainJob *job, const EngineSpec *spec) {
                     .shape = spec->shape,
                     .table_rows = spec->mode.padded_vocabulary,
                     .brief = job->brief};
-    r->went_on_from = -1;
     r->first_loss = r->last_loss = r->last_validation = NAN;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
-    if (!options->metrics || options->dry_run) return OK;
-    Status status =
-        outlet_create(&r->metrics_outlet, options->metrics, options->load, job->stopped, &r->metrics);
-    return status == OK ? OK : fail(status, "--metrics %s", fail_message());
+    return metrics_open(&r->metrics, options, job->stopped);
 }
 
-Status reporter_close(Reporter *r) {
-    if (!r->metrics) return OK;
-    bool failed = ferror(r->metrics) != 0;
-    failed |= fclose(r->metrics) != 0;
-    failed |= !outlet_close(&r->metrics_outlet);
-    r->metrics = NULL;
-    return failed ? fail(ERR_IO, "--metrics %s: not everything could be written", r->options->metrics) : OK;
-}
+Status reporter_close(Reporter *r) { return metrics_close(&r->metrics); }
 
 void reporter_clear_progress(Reporter *r) {
     if (r->line_open) fputs("\r\033[K", stderr);
     r->line_open = false;
 }
 
-// A reader of metrics that leaves or pauses does not end a run, but a warning says at once that rows are lost.
-static void flush_metrics(Reporter *r) {
-    bool failed = fflush(r->metrics) != 0;
-    if ((!failed && !r->metrics_outlet.lost) || r->warned_of_metrics) return;
-    r->warned_of_metrics = true;
+// Says at once that numbers are lost.
+static void tell_trouble(Reporter *r) {
+    if (!r->metrics.trouble.size || r->metrics.told) return;
+    r->metrics.told = true;
     reporter_clear_progress(r);
-    fprintf(stderr, "WARNING: --metrics %s: rows are lost from here on: %s\n", r->options->metrics,
-            !failed                                ? "its reader paused"
-            : outlet_is_unread(&r->metrics_outlet) ? "its reader has left"
-                                                   : strerror(errno));
+    fprintf(stderr, "WARNING: %s\n", r->metrics.trouble.data);
 }
 
 double mib(size_t bytes) { return (double)bytes / 1048576.0; }
@@ -313,14 +298,24 @@ void reporter_changed(Reporter *r, const char *changes) {
     fprintf(stderr, "not the same as before the checkpoint: %s\n", changes);
 }
 
+// `format` makes a line of JSON.
+static __attribute__((format(printf, 3, 4))) void go_on(Reporter *r, int64_t iteration, const char *format,
+                                                        ...) {
+    char json[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(json, sizeof json, format, args);
+    va_end(args);
+    metrics_go_on(&r->metrics, iteration, json);
+    tell_trouble(r);
+}
+
 void reporter_loaded(Reporter *r, const char *from, const RunState *state) {
     if (!r->brief)
         printf("  successfully loaded checkpoint from %s at iteration %" PRId64 "\n", from, state->iteration);
     fflush(stdout);
-    r->went_on_from = state->iteration;
-    if (!r->metrics) return;
-    fprintf(r->metrics, "{\"event\": \"resume\", \"from\": %" PRId64 "}\n", state->iteration);
-    flush_metrics(r);
+    r->metrics.went_on_from = state->iteration;
+    go_on(r, state->iteration, "{\"event\": \"resume\", \"from\": %" PRId64 "}", state->iteration);
 }
 
 void reporter_evaluation_cost(Reporter *r, int64_t batches, double seconds, double share) {
@@ -390,12 +385,10 @@ void reporter_rewound(Reporter *r, const char *spike, const RunState *state, int
             "%s; the run goes back to iteration %" PRId64 " and leaves out samples %" PRId64 " to %" PRId64
             " (--rewind-on-spike, %" PRId64 " of at most %d)\n",
             spike, state->iteration, skipped.first, skipped.end - 1, rewinds, r->options->max_rewinds);
-    if (!r->metrics) return;
-    fprintf(r->metrics,
-            "{\"event\": \"rewind\", \"to\": %" PRId64 ", \"skipped\": [%" PRId64 ", %" PRId64
-            "], \"rewinds\": %" PRId64 "}\n",
-            state->iteration, skipped.first, skipped.end - 1, rewinds);
-    flush_metrics(r);
+    go_on(r, state->iteration,
+          "{\"event\": \"rewind\", \"to\": %" PRId64 ", \"skipped\": [%" PRId64 ", %" PRId64
+          "], \"rewinds\": %" PRId64 "}",
+          state->iteration, skipped.first, skipped.end - 1, rewinds);
 }
 
 void reporter_lost_events(Reporter *r, uint64_t lost) {
@@ -406,57 +399,39 @@ void reporter_lost_events(Reporter *r, uint64_t lost) {
             r->options->trace, lost, lost + (uint64_t)r->options->trace_events);
 }
 
-// JSON has neither NaN nor infinity, so they are written as the strings "NaN", "Infinity" and "-Infinity".
-static void json_number(FILE *file, const char *name, double value) {
-    if (isfinite(value))
-        fprintf(file, ", \"%s\": %.9g", name, value);
-    else
-        fprintf(file, ", \"%s\": \"%s\"", name, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
-}
-
-static void json_pairs(FILE *file, const PairMeans *p) {
-    json_number(file, "rewards_chosen", p->reward[CHOSEN]);
-    json_number(file, "rewards_rejected", p->reward[REJECTED]);
-    json_number(file, "rewards_margin", p->reward[CHOSEN] - p->reward[REJECTED]);
-    json_number(file, "rewards_accuracy", p->accuracy);
-    json_number(file, "logps_chosen", p->log_probability[CHOSEN]);
-    json_number(file, "logps_rejected", p->log_probability[REJECTED]);
-}
-
 void reporter_metrics(Reporter *r, const StepReport *s) {
     r->steps_s += s->elapsed_s;
     r->steps++;
     if (!s->skipped && isnan(r->first_loss)) r->first_loss = s->loss;
     if (!s->skipped) r->last_loss = s->loss;
-    if (!r->metrics) return;
-    fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, s->iteration,
-            s->consumed);
-    json_number(r->metrics, "lm_loss", s->loss);
-    json_number(r->metrics, "grad_norm", s->grad_norm);
-    json_number(r->metrics, "learning_rate", s->lr);
-    json_number(r->metrics, "elapsed_ms", 1e3 * s->elapsed_s);
-    json_number(r->metrics, "tokens_per_s", per_second(r, s));
-    json_number(r->metrics, "tflops_per_rank", tflops_per_rank(r, s));
-    json_number(r->metrics, "loss_scale", s->loss_scale);
-    json_number(r->metrics, "global_batch_size", s->batch);
-    json_number(r->metrics, "skipped", s->skipped);
-    if (s->preferences) json_pairs(r->metrics, &s->pairs);
-    if (r->went_on_from >= 0)
-        fprintf(r->metrics, ", \"from_checkpoint\": %" PRId64, r->went_on_from);
-    else
-        fprintf(r->metrics, ", \"from_checkpoint\": null");
-    if (s->summed) fprintf(r->metrics, ", \"parameters_checksum\": \"%016" PRIx64 "\"", s->sum);
-    fprintf(r->metrics, "}\n");
-    flush_metrics(r);
+    StepNumbers numbers = {.iteration = s->iteration,
+                           .consumed = s->consumed,
+                           .end = s->end,
+                           .count = s->preferences ? NUM_NUMBERS : NUM_STEP_NUMBERS,
+                           .summed = s->summed,
+                           .checksum = s->sum,
+                           .value = {[NUMBER_LOSS] = s->loss,
+                                     [NUMBER_GRAD_NORM] = s->grad_norm,
+                                     [NUMBER_LEARNING_RATE] = s->lr,
+                                     [NUMBER_STEP_TIME] = s->elapsed_s,
+                                     [NUMBER_TOKENS] = per_second(r, s),
+                                     [NUMBER_TFLOPS] = tflops_per_rank(r, s),
+                                     [NUMBER_LOSS_SCALE] = s->loss_scale,
+                                     [NUMBER_BATCH] = s->batch,
+                                     [NUMBER_SKIPPED] = s->skipped}};
+    pair_numbers(&s->pairs, &numbers.value[NUM_STEP_NUMBERS]);
+    metrics_step(&r->metrics, &numbers);
+    tell_trouble(r);
 }
 
 void reporter_parameters(Reporter *r, int64_t iteration, uint64_t sum) {
-    if (!r->metrics) return;
-    fprintf(r->metrics,
-            "{\"event\": \"parameters\", \"iteration\": %" PRId64 ", \"parameters_checksum\": \"%016" PRIx64
-            "\"}\n",
-            iteration, sum);
-    flush_metrics(r);
+    char json[128];
+    snprintf(json, sizeof json,
+             "{\"event\": \"parameters\", \"iteration\": %" PRId64 ", \"parameters_checksum\": \"%016" PRIx64
+             "\"}",
+             iteration, sum);
+    metrics_event(&r->metrics, json);
+    tell_trouble(r);
 }
 
 static void print_validation(double loss, const PairMeans *pairs, int64_t iteration, bool last) {
@@ -483,10 +458,6 @@ void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, doubl
     } else {
         print_validation(loss, pairs, iteration, last);
     }
-    if (!r->metrics) return;
-    fprintf(r->metrics, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, iteration, consumed);
-    json_number(r->metrics, "validation_loss", loss);
-    if (pairs) json_pairs(r->metrics, pairs);
-    fprintf(r->metrics, "}\n");
-    flush_metrics(r);
+    metrics_validation(&r->metrics, iteration, consumed, loss, pairs);
+    tell_trouble(r);
 }

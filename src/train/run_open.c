@@ -53,7 +53,7 @@ Status run_open(TrainingRun *run) {
     if (!o->dry_run) status = run_file_start(run->file, run->control.end, run->saver.lock);
     if (!o->dry_run && run->reporter && status == OK) status = spans_open(&run->spans, o, run->job->start_s);
     if (run->reporter) save_plans_open(run->save_plans, o, run->spans.path, (double)saved, clock_s());
-    run->sums = run->reporter && run->reporter->metrics && o->metrics_checksum_interval > 0;
+    run->sums = run->reporter && run->reporter->metrics.json && o->metrics_checksum_interval > 0;
     comm_broadcast_host(run->world, &run->sums, sizeof run->sums, 0);
     TRY(comm_agree(run->world, status));
     run->bytes_before =
