@@ -5,6 +5,7 @@
 #include "base/libraries.h"
 #include "base/version.h"
 #include "cli/cli.h"
+#include "cli/manual.h"
 #include "comm/comm.h"
 #include <errno.h>
 #include <stdio.h>
@@ -148,6 +149,30 @@ static Status help_verb(const char *name) {
     return command ? print_help(command, false) : unknown_verb(name);
 }
 
+// `trireme help` with words after it: a verb, or what is installed beside the program.
+static Status help_with(int argc, char **argv) {
+    Text text = {0};
+    Status status = OK;
+    const Command *command = argc > 1 ? find_command(argv[1]) : NULL;
+    if (!strcmp(argv[0], "--completion")) {
+        if (argc != 2) return fail(ERR_USAGE, "usage: trireme help --completion bash|zsh|fish");
+        status = completion_add(argv[1], commands, NUM_COMMANDS, &text);
+    } else if (!strcmp(argv[0], "--verbs")) {
+        for (int i = 0; i < NUM_COMMANDS; i++) text_add(&text, "%s\n", commands[i].name);
+    } else if (!strcmp(argv[0], "--man")) {
+        if (argc > 1 && !command) return unknown_verb(argv[1]);
+        if (command)
+            manual_add(command, &text);
+        else
+            manual_add_overview(commands, NUM_COMMANDS, &text);
+    } else {
+        return help_verb(argv[0]);
+    }
+    fputs(text_string(&text), stdout);
+    text_free(&text);
+    return status;
+}
+
 static Status run(int argc, char **argv) {
     if (argc < 2) {
         print_overview();
@@ -156,7 +181,7 @@ static Status run(int argc, char **argv) {
     const char *first = argv[1];
     if (!strcmp(first, "--version") || !strcmp(first, "-V")) return print_version();
     if (!strcmp(first, "--help") || !strcmp(first, "-h")) return print_overview();
-    if (!strcmp(first, "help")) return argc > 2 ? help_verb(argv[2]) : print_overview();
+    if (!strcmp(first, "help")) return argc > 2 ? help_with(argc - 2, argv + 2) : print_overview();
     return run_verb(first, argc - 2, argv + 2);
 }
 

@@ -189,6 +189,17 @@ const char *options_notes(const Options *options);
 
 // Adds the help of a verb: its first screen, or all its options by section.
 void options_help(Verb verb, bool all, Text *out);
+// Adds the examples and all options of a verb as sections of a manual page (troff with the macros of man).
+void options_manual(Verb verb, Text *out);
+void roff_add(const char *string, Text *out); // plain text of such a page
+// A name of an option on the command line, "--tp".
+typedef struct {
+    const char *name, *help, *choices; // "a|b"; "" where there are none
+    bool takes_value, is_path;
+} OptionName;
+typedef void SeeOption(void *self, const OptionName *name);
+// Calls `see` for every name of every option of a verb.
+void options_names(Verb verb, SeeOption *see, void *self);
 // Adds every option with its value and origin, as YAML that options_parse reads back (`--config`). The values that the
 // user chose are lines; all others are comments, since the same rules choose them again when the file is read, and
 // --model may choose others.

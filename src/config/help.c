@@ -202,6 +202,12 @@ static void help_all(Verb verb, Text *out) {
                   "in sections or not.\n");
 }
 
+const char *verb_usage(Verb verb) {
+    for (size_t i = 0; i < sizeof screens / sizeof screens[0]; i++)
+        if (screens[i].verb == verb) return screens[i].usage;
+    return "";
+}
+
 void options_help(Verb verb, bool all, Text *out) {
     for (size_t i = 0; i < sizeof screens / sizeof screens[0]; i++) {
         if (screens[i].verb != verb) continue;

@@ -71,6 +71,8 @@ Arity meaning_arity(Meaning meaning);
 // Writes to `nearest` the spelling nearest to `key` among the names that the verb understands; false: none is near.
 bool nearest_spelling(Verb verb, const char *key, char *nearest, size_t size);
 
+const char *verb_usage(Verb verb); // help.c: the examples of its first screen
+
 // ---- store.c: what the options own
 
 // Returns memory that lives as long as the options.

@@ -7,21 +7,19 @@
 #include <string.h>
 #include <unistd.h>
 
-// Removes the last part of a path.
-static void to_parent(char *path) {
-    char *slash = strrchr(path, '/');
-    if (slash) *slash = 0;
-}
+// Where a module may lie, as seen from the folder of the program: beside it, in the folder above, or where both are
+// installed.
+static const char *const places[] = {"", "../", MODULE_FOLDER "/"};
 
-// Adds the path of `file` in the program's folder, or in the folder `above` it.
-static void add_beside_program(Text *path, const char *file, bool above) {
+// Adds the path of `file` at one of the places.
+static void add_place(Text *path, const char *place, const char *file) {
     char program[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length < 0) return;
     program[length] = 0;
-    to_parent(program);
-    if (above) to_parent(program);
-    text_add(path, "%s/%s", program, file);
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = 0;
+    text_add(path, "%s/%s%s", program, place, file);
 }
 
 // Says how a module is made. The folder of the program is the one that CMake has built it in, unless it is installed.
@@ -34,7 +32,7 @@ static void add_how_to_build(Text *out, const char *kind) {
             "that and build trireme again");
         return;
     }
-    add_beside_program(&cache, "CMakeCache.txt", false);
+    add_place(&cache, "", "CMakeCache.txt");
     bool here = access(text_string(&cache), F_OK) == 0;
     size_t folder = cache.size - strlen("/CMakeCache.txt");
     text_add(out, "it is for tests, and this builds it: cmake --build %.*s --target trireme_cuda_sim",
@@ -62,22 +60,22 @@ static Status not_found(const char *kind, const char *file, const char *folder, 
 }
 
 Status module_find(const char *kind, const char *file, Text *path) {
+    enum { COUNT = sizeof places / sizeof *places };
     const char *folder = getenv("TRIREME_CUDA");
-    Text first = {0}, above = {0};
-    if (folder) {
-        text_add(&first, "%s/%s", folder, file);
-    } else {
-        add_beside_program(&first, file, false);
-        add_beside_program(&above, file, true);
+    Text first = {0};
+    bool found = false;
+    for (int i = 0; i < (folder ? 1 : COUNT) && !found; i++) {
+        Text at = {0};
+        if (folder)
+            text_add(&at, "%s/%s", folder, file);
+        else
+            add_place(&at, places[i], file);
+        found = access(text_string(&at), F_OK) == 0;
+        if (found) text_add(path, "%s", text_string(&at));
+        if (i == 0) text_add(&first, "%s", text_string(&at));
+        text_free(&at);
     }
-    Status status = OK;
-    if (access(text_string(&first), F_OK) == 0)
-        text_add(path, "%s", text_string(&first));
-    else if (access(text_string(&above), F_OK) == 0)
-        text_add(path, "%s", text_string(&above));
-    else
-        status = not_found(kind, file, folder, &first);
-    text_free(&above);
+    Status status = found ? OK : not_found(kind, file, folder, &first);
     text_free(&first);
     return status;
 }

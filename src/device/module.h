@@ -22,7 +22,8 @@ typedef struct {
 } DeviceModule;
 
 // Appends the path of the module `file` for devices of a kind. It is looked for in the folder that TRIREME_CUDA names;
-// without that, in the folder of the program, then in the one above. ERR_UNAVAILABLE when there is none.
+// without that, in the folder of the program, in the one above, and where both are installed. ERR_UNAVAILABLE when
+// there is none.
 Status module_find(const char *kind, const char *file, Text *path);
 // Loads it and sets one of its backends. Fails also with ERR_DATA, when it cannot be loaded or belongs to another build
 // of the program. A module stays loaded.

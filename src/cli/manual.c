@@ -1,0 +1,208 @@
+// Prints what is generated from the tables of verbs and options: manual pages, and completions for three shells.
+#include "cli/manual.h"
+#include "base/version.h"
+#include <string.h>
+
+// ---- manual pages -------------------------------------------------------------------------------------
+
+static const struct {
+    Status status;
+    const char *what;
+} statuses[] = {{OK, "success"},
+                {ERR_USAGE, "wrong command line"},
+                {ERR_DATA, "damaged input"},
+                {ERR_NO_INPUT, "a file that does not exist"},
+                {ERR_UNAVAILABLE, "not available on this machine, or it does not fit"},
+                {ERR_BUG, "a bug of trireme"},
+                {ERR_OS, "the operating system refused memory, threads or the like"},
+                {ERR_CREATE, "a file cannot be created"},
+                {ERR_IO, "a file cannot be read or written"},
+                {ERR_NUMERIC, "numbers that are not finite"},
+                {ERR_PERMISSION, "no permission"},
+                {ERR_CONFIG, "options that contradict each other"},
+                {ERR_HANG, "ranks that wait for each other"},
+                {ERR_REPLICAS, "ranks that must hold the same numbers do not"},
+                {INTERRUPTED, "stopped by a signal; the same command goes on"}};
+
+static void add_head(const char *name, const char *summary, Text *out) {
+    text_add(out, ".TH \"%s\" 1 \"\" \"%s\"\n.SH NAME\n%s \\- ", name, TRIREME_VERSION, name);
+    roff_add(summary, out);
+    text_add(out, "\n");
+}
+
+static void add_tail(Text *out) {
+    text_add(out, ".SH EXIT STATUS\n");
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+        text_add(out, ".TP\n.B %d\n%s\n", (int)statuses[i].status, statuses[i].what);
+}
+
+void manual_add(const Command *command, Text *out) {
+    char name[80];
+    snprintf(name, sizeof name, "trireme-%s", command->name);
+    add_head(name, command->summary, out);
+    text_add(out, ".SH SYNOPSIS\n.B trireme %s\n.RI [ options ]\n", command->name);
+    options_manual(command->verb, out);
+    add_tail(out);
+    text_add(out, ".SH SEE ALSO\n.BR trireme (1)\n");
+}
+
+void manual_add_overview(const Command *commands, int count, Text *out) {
+    add_head("trireme", "GPT training with composed tensor, pipeline and data parallelism", out);
+    text_add(out, ".SH SYNOPSIS\n.B trireme\n.I verb\n.RI [ options ]\n.SH VERBS\n");
+    for (int i = 0; i < count; i++) {
+        text_add(out, ".TP\n.BR trireme\\-");
+        roff_add(commands[i].name, out);
+        text_add(out, " (1)\n");
+        roff_add(commands[i].summary, out);
+        text_add(out, ".\n");
+    }
+    add_tail(out);
+}
+
+// ---- completions ----------------------------------------------------------------------------------------
+
+// A shell's string in single quotes.
+static void add_quoted(const char *string, Text *out) {
+    text_add(out, "'");
+    for (const char *c = string; *c; c++) {
+        if (*c == '\'')
+            text_add(out, "'\\''");
+        else
+            text_add_bytes(out, c, 1);
+    }
+    text_add(out, "'");
+}
+
+static void add_choices(const char *choices, Text *out) {
+    for (const char *c = choices; *c; c++) text_add(out, "%c", *c == '|' ? ' ' : *c);
+}
+
+static void add_verbs(const Command *commands, int count, Text *out) {
+    for (int i = 0; i < count; i++) text_add(out, "%s%s", i ? " " : "", commands[i].name);
+}
+
+// An option and its values, as cases of bash and zsh.
+static void add_bash_name(void *out, const OptionName *o) { text_add(out, " %s", o->name); }
+static void add_bash_value(void *out, const OptionName *o) {
+    if (!*o->choices && o->is_path) return;
+    if (!o->takes_value) return;
+    text_add(out, "        %s) words='", o->name);
+    add_choices(o->choices, out);
+    text_add(out, "'; known=yes ;;\n");
+}
+
+static void add_bash(const Command *commands, int count, Text *out) {
+    text_add(out,
+             "# Completion of trireme for bash, made by `trireme help --completion bash`.\n"
+             "_trireme() {\n"
+             "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words='' known=''\n"
+             "    COMPREPLY=()\n"
+             "    if ((COMP_CWORD == 1)); then\n"
+             "        mapfile -t COMPREPLY < <(compgen -W 'help ");
+    add_verbs(commands, count, out);
+    text_add(out, "' -- \"$word\")\n        return\n    fi\n    case ${COMP_WORDS[1]} in\n");
+    for (int i = 0; i < count; i++) {
+        text_add(out, "    %s)\n        case $before in\n", commands[i].name);
+        options_names(commands[i].verb, add_bash_value, out);
+        text_add(out, "        esac\n        [[ -z $known && $word == -* ]] && known=yes words='");
+        options_names(commands[i].verb, add_bash_name, out);
+        text_add(out, " --help --help-all' ;;\n");
+    }
+    text_add(out, "    esac\n"
+                  "    [[ -z $known ]] || mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+                  "}\n"
+                  "complete -o default -F _trireme trireme\n");
+}
+
+static void add_zsh_name(void *out, const OptionName *o) {
+    Text text = {0};
+    text_add(&text, "%s:%s", o->name, o->help);
+    text_add(out, "            ");
+    add_quoted(text_string(&text), out);
+    text_add(out, "\n");
+    text_free(&text);
+}
+
+static void add_zsh_value(void *out, const OptionName *o) {
+    if (!o->takes_value || (!*o->choices && o->is_path)) return;
+    text_add(out, "        %s) compadd -- ", o->name);
+    add_choices(o->choices, out);
+    text_add(out, "; return ;;\n");
+}
+
+static void add_zsh(const Command *commands, int count, Text *out) {
+    text_add(out,
+             "#compdef trireme\n# Completion of trireme for zsh, made by `trireme help --completion zsh`.\n"
+             "local -a verbs options\n"
+             "verbs=(\n");
+    for (int i = 0; i < count; i++) {
+        Text text = {0};
+        text_add(&text, "%s:%s", commands[i].name, commands[i].summary);
+        text_add(out, "    ");
+        add_quoted(text_string(&text), out);
+        text_add(out, "\n");
+        text_free(&text);
+    }
+    text_add(out,
+             ")\nif ((CURRENT == 2)); then\n    _describe verb verbs\n    return\nfi\ncase $words[2] in\n");
+    for (int i = 0; i < count; i++) {
+        text_add(out, "    %s)\n        case $words[CURRENT-1] in\n", commands[i].name);
+        options_names(commands[i].verb, add_zsh_value, out);
+        text_add(out, "        esac\n        options=(\n");
+        options_names(commands[i].verb, add_zsh_name, out);
+        text_add(out, "        ) ;;\n");
+    }
+    text_add(
+        out,
+        "esac\nif [[ $words[CURRENT] == -* ]]; then\n    _describe -o option options\nelse\n    _files\nfi\n");
+}
+
+typedef struct {
+    const char *verb;
+    Text *out;
+} FishVerb;
+
+static void add_fish_name(void *self, const OptionName *o) {
+    const FishVerb *verb = self;
+    text_add(verb->out, "complete -c trireme -n '__fish_seen_subcommand_from %s' -l %s", verb->verb,
+             o->name + 2);
+    if (o->takes_value) text_add(verb->out, o->is_path ? " -r -F" : " -x");
+    if (*o->choices) {
+        text_add(verb->out, " -a '");
+        add_choices(o->choices, verb->out);
+        text_add(verb->out, "'");
+    }
+    text_add(verb->out, " -d ");
+    // In single quotes fish takes a backslash before a quote.
+    text_add(verb->out, "'");
+    for (const char *c = o->help; *c; c++) {
+        if (*c == '\'' || *c == '\\') text_add(verb->out, "\\");
+        text_add_bytes(verb->out, c, 1);
+    }
+    text_add(verb->out, "'\n");
+}
+
+static void add_fish(const Command *commands, int count, Text *out) {
+    text_add(out, "# Completion of trireme for fish, made by `trireme help --completion fish`.\n"
+                  "complete -c trireme -n __fish_use_subcommand -f\n");
+    for (int i = 0; i < count; i++) {
+        text_add(out, "complete -c trireme -n __fish_use_subcommand -f -a %s -d ", commands[i].name);
+        add_quoted(commands[i].summary, out);
+        text_add(out, "\n");
+        options_names(commands[i].verb, add_fish_name, &(FishVerb){commands[i].name, out});
+    }
+}
+
+Status completion_add(const char *shell, const Command *commands, int count, Text *out) {
+    static const struct {
+        const char *name;
+        void (*add)(const Command *commands, int count, Text *out);
+    } shells[] = {{"bash", add_bash}, {"zsh", add_zsh}, {"fish", add_fish}};
+    for (size_t i = 0; i < sizeof shells / sizeof *shells; i++) {
+        if (strcmp(shell, shells[i].name) != 0) continue;
+        shells[i].add(commands, count, out);
+        return OK;
+    }
+    return fail(ERR_USAGE, "trireme help --completion %s: there are completions for bash, zsh and fish",
+                shell);
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What is generated from the tables of verbs and options: manual pages that troff takes without a warning, and
+# completions that the shells complete with.
+# Usage: manual.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
+set -uo pipefail
+# shellcheck source=tests/cases.sh
+source "${BASH_SOURCE%/*}/cases.sh" "$@"
+
+mapfile -t verbs < <("$trireme" help --verbs)
+((${#verbs[@]} > 15)) || complain "there are ${#verbs[@]} verbs"
+
+if check "every verb has a manual page with all of its options"; then
+    for verb in "${verbs[@]}"; do
+        "$trireme" help --man "$verb" >page.1 || complain "no page of $verb"
+        options=$("$trireme" "$verb" --help-all | grep -c '^  --')
+        found=$(sed -n '/^\.SH OPTIONS/,$p' page.1 | grep -c '^\.B \\-\\-')
+        [[ $options == "$found" && $options != 0 ]] || complain "$verb: $found of $options options are on its page"
+    done
+    "$trireme" help --man >page.1
+    for verb in "${verbs[@]}"; do grep -q "trireme..${verb//-/..} (1)" page.1 || complain "$verb is not in the page trireme(1)"; done
+fi
+if check "troff takes the pages without a warning"; then
+    if command -v groff >/dev/null; then
+        for verb in "" "${verbs[@]}"; do
+            # shellcheck disable=SC2086 # no verb is no word
+            "$trireme" help --man $verb | groff -man -Tutf8 -ww 2>&1 >/dev/null | grep -v "cannot adjust line" | head -3 >warnings
+            [[ ! -s warnings ]] || complain "$verb: $(cat warnings)"
+        done
+    fi
+fi
+
+# completes SHELL WORDS WANTED: a line of these words, whose last one is begun, is completed to what is wanted.
+bash_completes() {
+    local COMP_WORDS COMP_CWORD COMPREPLY
+    read -ra COMP_WORDS <<<"$1 ."
+    unset 'COMP_WORDS[-1]'
+    [[ $1 == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _trireme
+    [[ " ${COMPREPLY[*]} " == *" $2 "* ]] || complain "bash: '$1' becomes ${COMPREPLY[*]:0:5}, not $2"
+}
+if check "bash completes verbs, options and values"; then
+    "$trireme" help --completion bash >bash
+    # shellcheck disable=SC1091
+    source ./bash || complain "bash does not take it"
+    bash_completes "trireme pre" preprocess
+    bash_completes "trireme train --num-l" --num-layers
+    bash_completes "trireme train --t" --tp
+    bash_completes "trireme train --device c" check
+    bash_completes "trireme plan --no" --no-bias-gelu-fusion
+    bash_completes "trireme export --to " gguf
+    COMP_WORDS=(trireme train --load x) COMP_CWORD=3
+    _trireme
+    [[ ${#COMPREPLY[@]} == 0 ]] || complain "bash: a path is completed to ${COMPREPLY[*]}"
+fi
+if check "fish completes verbs, options and values"; then
+    if command -v fish >/dev/null; then
+        "$trireme" help --completion fish >trireme.fish
+        for row in "trireme pre:preprocess" "trireme train --num-l:--num-layers" "trireme train --device c:check"; do
+            HOME=$PWD fish -c "source trireme.fish; complete -C '${row%:*}'" 2>&1 | grep "^${row#*:}" >/dev/null ||
+                complain "fish: '${row%:*}' does not become ${row#*:}"
+        done
+    fi
+fi
+if check "zsh takes its completion"; then
+    if command -v zsh >/dev/null; then
+        "$trireme" help --completion zsh >_trireme
+        zsh -n _trireme 2>warnings || complain "zsh: $(cat warnings)"
+        HOME=$PWD zsh -fc 'fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -d dump; print ${_comps[trireme]}' |
+            grep -x _trireme >/dev/null || complain "zsh does not find the completion of trireme"
+    fi
+fi
+check "another shell is refused" true
+"$trireme" help --completion csh >refused 2>&1
+[[ $? == 64 && $(cat refused) == *"bash, zsh and fish"* ]] || complain "$(cat refused)"
+finish

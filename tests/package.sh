@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# An installed trireme: the program works from its new place and finds its modules, pages and completions lie in GNU's
+# folders, and the package for Debian says what it needs and has the same files.
+# Usage: package.sh PATH/trireme BUILD_FOLDER
+set -uo pipefail
+build=$(realpath "$2")
+set -- "$1"
+# shellcheck source=tests/cases.sh
+source "${BASH_SOURCE%/*}/cases.sh" "$@"
+
+# works PROGRAM: it trains a step on its own manual page, and generates.
+works() {
+    "$1" help --man train >text.txt
+    if ! {
+        "$1" preprocess --input text.txt --output-prefix text --vocab-size 300 --overwrite &&
+            "$1" train --data-path text --layers 1 --hidden 16 --heads 2 --seq 16 --mbs 1 --steps 2 --lr 1e-3 --eval-iters 0 \
+                --save "$2" && "$1" generate --load "$2" --prompt the --max-new-tokens 2
+    } >log 2>&1; then
+        complain "$1: $(tail -3 log)"
+    fi
+}
+
+if check "an installed program works, and finds its modules"; then
+    cmake --install "$build" --prefix "$PWD/inst" --strip >log 2>&1 || complain "$(tail -3 log)"
+    works inst/bin/trireme saved
+    if compgen -G "inst/lib*/trireme/trireme_cuda.so" >/dev/null || compgen -G "inst/lib/*/trireme/trireme_cuda.so" >/dev/null; then
+        inst/bin/trireme devices >found.log 2>&1
+        ! grep -q "needs the file trireme_cuda.so" found.log || complain "$(cat found.log)"
+    fi
+fi
+if check "pages and completions lie where programs look for them"; then
+    for verb in $("$trireme" help --verbs); do
+        [[ -s inst/share/man/man1/trireme-$verb.1 ]] || complain "there is no page of $verb"
+    done
+    for file in man/man1/trireme.1 bash-completion/completions/trireme zsh/site-functions/_trireme \
+        fish/vendor_completions.d/trireme.fish doc/trireme/README.md doc/trireme/docs/runs.md; do
+        [[ -s inst/share/$file ]] || complain "there is no share/$file"
+    done
+fi
+if check "a package for Debian has the program and what it needs"; then
+    if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
+        cpack --config "$build/CPackConfig.cmake" -B "$PWD/packages" >log 2>&1 || complain "$(tail -3 log)"
+        dpkg-deb -x packages/trireme_*.deb unpacked || complain "it cannot be unpacked"
+        dpkg-deb -f packages/trireme_*.deb Depends | grep -q libc6 || complain "it depends on no library"
+        works unpacked/usr/bin/trireme saved2
+    fi
+fi
+finish
