@@ -40,9 +40,9 @@ bash_completes() {
     [[ " ${COMPREPLY[*]} " == *" $2 "* ]] || complain "bash: '$1' becomes ${COMPREPLY[*]:0:5}, not $2"
 }
 if check "bash completes verbs, options and values"; then
-    "$trireme" help --completion bash >bash
+    "$trireme" help --completion bash >completion.bash
     # shellcheck disable=SC1091
-    source ./bash || complain "bash does not take it"
+    source ./completion.bash || complain "bash does not take it"
     bash_completes "trireme pre" preprocess
     bash_completes "trireme train --num-l" --num-layers
     bash_completes "trireme train --t" --tp
