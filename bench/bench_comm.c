@@ -26,6 +26,7 @@ typedef struct {
 typedef struct {
     Comm *world;
     Tensor whole, part; // of a collective
+    Tensor other;       // as large as the whole one
     Tensor sent, received;
 } Bench;
 
@@ -49,6 +50,10 @@ static Started start_all_gather(Bench *b) {
     return (Started){comm_all_gather_start(b->world, NULL, b->part, b->whole), NULL};
 }
 
+static Started start_all_to_all(Bench *b) {
+    return (Started){comm_all_to_all_start(b->world, NULL, b->whole, b->other), NULL};
+}
+
 // To the next rank, from the one before.
 static Started start_messages(Bench *b) {
     int size = comm_size(b->world), me = comm_rank(b->world);
@@ -64,6 +69,7 @@ static void wait_for(Bench *b, Started s) {
 static void all_reduce(Bench *b) { comm_all_reduce(b->world, NULL, b->whole, REDUCE_SUM); }
 static void reduce_scatter(Bench *b) { comm_reduce_scatter(b->world, NULL, b->whole, b->part, REDUCE_SUM); }
 static void all_gather(Bench *b) { comm_all_gather(b->world, NULL, b->part, b->whole); }
+static void all_to_all(Bench *b) { comm_all_to_all(b->world, NULL, b->whole, b->other); }
 static void messages(Bench *b) { wait_for(b, start_messages(b)); }
 
 static const struct {
@@ -74,6 +80,7 @@ static const struct {
 } rows[] = {{"all_reduce", 1, all_reduce, start_all_reduce},
             {"reduce_scatter", 1, reduce_scatter, start_reduce_scatter},
             {"all_gather", 1, all_gather, start_all_gather},
+            {"all_to_all", 1, all_to_all, start_all_to_all},
             {"send+recv", MESSAGE_SHARE, messages, start_messages}};
 enum { NUM_ROWS = sizeof rows / sizeof *rows };
 
@@ -169,6 +176,7 @@ static Status measure(Comm *world, void *arg) {
     Bench b = {.world = world};
     b.part = floats(all / comm_size(world));
     b.whole = floats(b.part.cols * comm_size(world));
+    b.other = floats(b.whole.cols);
     b.sent = floats(all / MESSAGE_SHARE);
     b.received = floats(b.sent.cols);
     bool speaks = comm_rank(world) == 0;
@@ -179,6 +187,7 @@ static Status measure(Comm *world, void *arg) {
         printf("one poll: %.0f ns with nothing posted, %.0f ns with 10 receives\n", idle * 1e9, busy * 1e9);
     free(b.whole.data);
     free(b.part.data);
+    free(b.other.data);
     free(b.sent.data);
     free(b.received.data);
     return OK;

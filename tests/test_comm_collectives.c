@@ -67,6 +67,31 @@ static void try_all_gather(Comm *comm, int64_t n, DType type, bool in_place, boo
     free(out.data);
 }
 
+// Rank r's slice for this rank is slice `rank` of what it had.
+static int wrong_slices(Comm *comm, Tensor out, int salt) {
+    int bad = 0;
+    int64_t n = out.cols / comm_size(comm), mine = comm_rank(comm) * n;
+    for (int64_t i = 0; i < out.cols; i++)
+        bad += get(out, i) != as_stored(value((int)(i / n), mine + i % n, salt), out.dtype);
+    return bad;
+}
+
+static void try_all_to_all(Comm *comm, int64_t n, DType type, bool started) {
+    int size = comm_size(comm), me = comm_rank(comm), salt = 70 + (int)type;
+    Tensor in = tensor_new(n * size, type), out = tensor_new(n * size, type);
+    fill(in, me, salt);
+    if (started)
+        finish(comm, comm_all_to_all_start(comm, NULL, in, out), n);
+    else
+        comm_all_to_all(comm, NULL, in, out);
+    int bad = wrong_slices(comm, out, salt), changed = 0;
+    EXPECT(!bad, "all_to_all of %lld %s over %d: %d wrong", (long long)n, dtype_name(type), size, bad);
+    for (int64_t i = 0; i < in.cols; i++) changed += get(in, i) != as_stored(value(me, i, salt), type);
+    EXPECT(!changed, "all_to_all changed %d elements of its input", changed);
+    free(in.data);
+    free(out.data);
+}
+
 // Of large counts, the short form takes the widest type, blocking, and a narrow one, started.
 static void law_each(Comm *comm, int64_t count) {
     bool tree = can_add_in_tree(comm_size(comm));
@@ -79,9 +104,11 @@ static void law_each(Comm *comm, int64_t count) {
             try_reduce_scatter(comm, count, types[t], REDUCE_SUM, in_place, started);
             if (tree) try_reduce_scatter(comm, count, types[t], REDUCE_TREE, in_place, started);
             try_all_gather(comm, count, types[t], in_place, started);
+            if (!in_place) try_all_to_all(comm, count, types[t], started);
         }
     }
     try_all_gather(comm, count, I32, false, true);
+    try_all_to_all(comm, count, I32, true);
 }
 
 // ---- several ------------------------------------------------------------------------------------------
@@ -138,20 +165,22 @@ static void law_max_keeps_nan(Comm *comm) {
 typedef struct {
     CommRequest *request;
     Comm *comm;
-    Tensor whole, mine;
+    Tensor whole, mine, other;
     int kind, salt;
 } Flight;
 
-// Kind 0: all_reduce; 1: reduce_scatter in place; 2: all_gather in place.
+// Kind 0: all_reduce; 1: reduce_scatter in place; 2: all_gather in place; 3: all_to_all.
 static Flight take_off(Comm *comm, int i) {
     int64_t n = 1 + (i * 2477) % 9001;
-    Flight f = {.comm = comm, .kind = i % 3, .salt = 100 + i};
+    Flight f = {.comm = comm, .kind = i % 7 % 4, .salt = 100 + i};
     f.whole = tensor_new(n * comm_size(comm), types[i % NUM_TYPES]);
     f.mine = tensor_part(f.whole, comm_rank(comm) * n, n);
+    f.other = tensor_new(f.kind == 3 ? f.whole.cols : 0, f.whole.dtype);
     fill(f.kind == 2 ? f.mine : f.whole, comm_rank(comm), f.salt);
     if (f.kind == 0) f.request = comm_all_reduce_start(comm, NULL, f.whole, REDUCE_SUM);
     if (f.kind == 1) f.request = comm_reduce_scatter_start(comm, NULL, f.whole, f.mine, REDUCE_SUM);
     if (f.kind == 2) f.request = comm_all_gather_start(comm, NULL, f.mine, f.whole);
+    if (f.kind == 3) f.request = comm_all_to_all_start(comm, NULL, f.whole, f.other);
     return f;
 }
 
@@ -164,7 +193,9 @@ static void land(Flight *f) {
                        "reduce_scatter in flight");
     for (int64_t i = 0; f->kind == 2 && i < f->whole.cols; i++)
         bad += get(f->whole, i) != as_stored(value((int)(i / n), i % n, f->salt), f->whole.dtype);
-    EXPECT(!bad, "all_gather %d in flight: %lld wrong", f->salt, (long long)bad);
+    if (f->kind == 3) bad = wrong_slices(f->comm, f->other, f->salt);
+    EXPECT(!bad, "kind %d, %d, in flight: %lld wrong", f->kind, f->salt, (long long)bad);
+    free(f->other.data);
     free(f->whole.data);
 }
 
@@ -233,10 +264,11 @@ static void checked(void) {
 
 static Status count_all(Comm *world, void *arg) {
     (void)arg;
-    Tensor whole = tensor_new(80, BF16), part = tensor_new(10, BF16);
+    Tensor whole = tensor_new(80, BF16), part = tensor_new(10, BF16), other = tensor_new(80, BF16);
     CommRequest *gather = comm_all_gather_start(world, NULL, part, whole);
     CommRequest *scatter = comm_reduce_scatter_start(world, NULL, whole, part, REDUCE_SUM);
     comm_reduce_scatter(world, NULL, whole, part, REDUCE_SUM);
+    comm_all_to_all(world, NULL, whole, other);
     comm_wait(world, NULL, &scatter);
     comm_wait(world, NULL, &gather);
     const CommCount *c = comm_counts(world);
@@ -244,8 +276,11 @@ static Status count_all(Comm *world, void *arg) {
            c[COMM_ALL_GATHER].bytes);
     EXPECT(c[COMM_REDUCE_SCATTER].calls == 2 && c[COMM_REDUCE_SCATTER].bytes == 360, "%g bytes scattered",
            c[COMM_REDUCE_SCATTER].bytes);
+    EXPECT(c[COMM_ALL_TO_ALL].calls == 1 && c[COMM_ALL_TO_ALL].bytes == 320, "%g bytes from all to all",
+           c[COMM_ALL_TO_ALL].bytes);
     free(whole.data);
     free(part.data);
+    free(other.data);
     return OK;
 }
 

@@ -72,6 +72,25 @@ static void gather(Node *n, DType dtype, int64_t count, bool in_place) {
     arena_release(&n->arena, mark);
 }
 
+static void swap(Node *n, DType dtype, int64_t count, bool blocks) {
+    ArenaMark mark = arena_mark(&n->arena);
+    int size = comm_size(n->group), rank = comm_rank(n->group), bad = 0;
+    Tensor in = take(n, dtype, count * size), out = take(n, dtype, count * size);
+    upload(n, in, rank, 11);
+    CommRequest *request = NULL;
+    if (blocks)
+        comm_all_to_all(n->group, n->stream, in, out);
+    else
+        request = comm_all_to_all_start(n->group, n->stream, in, out);
+    comm_wait(n->group, n->stream, &request);
+    Tensor values = download(n, out);
+    for (int64_t i = 0; i < count * size; i++)
+        bad += get(values, i) != as_stored(value((int)(i / count), rank * count + i % count, 11), dtype);
+    EXPECT(!bad, "all-to-all of %d: %d wrong", (int)count, bad);
+    free(values.data);
+    arena_release(&n->arena, mark);
+}
+
 static void broadcast(Node *n, DType dtype, int64_t count, int root) {
     ArenaMark mark = arena_mark(&n->arena);
     Tensor x = take(n, dtype, count);
@@ -99,6 +118,7 @@ static void law_collectives(Node *n) {
         if (can_add_in_tree(comm_size(n->group))) sum(n, dtype, count, REDUCE_TREE, i % 2);
         scatter(n, dtype, count, i % 2);
         gather(n, dtype, count, i / 2 % 2);
+        swap(n, dtype, count, i % 2);
         broadcast(n, dtype, count, i % comm_size(n->group));
     }
     gather(n, I32, 5, false);

@@ -84,9 +84,26 @@ static void two_streams(RankFixture *f) {
     }
 }
 
+// Each rank's halves of what an operation made, exchanged, and read by another operation.
+static void slices(RankFixture *f) {
+    Fixture *b = f->b;
+    for (int i = 0; i < ROUNDS; i++) {
+        Tensor x = ones(b), in = tensor(b, 1, RANKS * COUNT), out = tensor(b, 1, RANKS * COUNT);
+        for (int r = 0; r < RANKS; r++) {
+            add(b->device, b->stream, (Add){ones(b), x});
+            device_copy(b->device, b->stream, tensor_part(in, r * COUNT, COUNT), x);
+        }
+        CommRequest *request = comm_all_to_all_start(f->world, b->stream, in, out);
+        comm_wait(f->world, b->stream, &request);
+        for (int r = 0; r < RANKS; r++)
+            expect_all(f, tensor_part(out, r * COUNT, COUNT), (float)(2 + comm_rank(f->world)), "a slice");
+    }
+}
+
 static void in_order(void) {
     EXPECT_OK(run(sums_and_messages));
     EXPECT_OK(run(two_streams));
+    EXPECT_OK(run(slices));
 }
 
 // ---- planted faults -----------------------------------------------------------------------------------
@@ -145,6 +162,22 @@ static void sum_of_unwritten_memory(RankFixture *f) {
     comm_all_reduce(f->world, f->b->stream, tensor(f->b, 1, COUNT), REDUCE_SUM);
 }
 
+static void slices_of_unwritten_memory(RankFixture *f) {
+    comm_all_to_all(f->world, f->b->stream, tensor(f->b, 1, COUNT), ones(f->b));
+}
+
+static void read_while_swapped(RankFixture *f) {
+    Tensor x = ones(f->b), y = ones(f->b);
+    CommRequest *request = comm_all_to_all_start(f->world, f->b->stream, x, y);
+    add(f->b->device, f->b->stream, (Add){y, ones(f->b)});
+    comm_wait(f->world, f->b->stream, &request);
+}
+
+static void swapped_in_place(RankFixture *f) {
+    Tensor x = ones(f->b);
+    comm_all_to_all(f->world, f->b->stream, x, x);
+}
+
 static void faults(void) {
     if (strcmp(harness_device("check"), "check") != 0) return;
     expect_named(sum_of_unwaited_operation, "add", "all_reduce of world");
@@ -152,6 +185,9 @@ static void faults(void) {
     expect_named(write_while_sent, "add", "send of world");
     expect_named(read_before_received, "add", "recv of world");
     expect_named(read_while_summed, "add", "all_reduce of world");
+    expect_named(slices_of_unwritten_memory, "all_to_all of world", "that nothing has written");
+    expect_named(read_while_swapped, "add", "all_to_all of world");
+    expect_named(swapped_in_place, "all_to_all of group world", "in and out overlap");
 }
 
 // ---- the same on GPUs, where a fault gives wrong numbers ----------------------------------------------

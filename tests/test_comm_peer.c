@@ -113,6 +113,23 @@ static void all_gather(Place *p, const Kind *k) {
     free(got.data);
 }
 
+static void all_to_all(Place *p, const Kind *k) {
+    Tensor in = take_part(p, k, k->count * p->size), out = take(p, k->count * p->size, k->dtype);
+    write_late(p, p->stream, in, k->salt);
+    if (k->started)
+        finish(p, comm_all_to_all_start(p->world, p->stream, in, out));
+    else
+        comm_all_to_all(p->world, p->stream, in, out);
+    int bad = 0;
+    Tensor got = read_and_spoil(p, p->stream, out);
+    device_zero(p->device, p->stream, in);
+    for (int64_t i = 0; i < got.cols; i++)
+        bad += get(got, i) !=
+               as_stored(value((int)(i / k->count), p->rank * k->count + i % k->count, k->salt), k->dtype);
+    EXPECT(!bad, "all_to_all of %lld: %d wrong", (long long)k->count, bad);
+    free(got.data);
+}
+
 static void broadcast(Place *p, const Kind *k, int root) {
     Tensor x = take_part(p, k, k->count);
     write_late(p, p->stream, x, k->salt);
@@ -138,6 +155,7 @@ static void collectives(Place *p) {
         if (can_add_in_tree(p->size)) all_reduce(p, &k, REDUCE_TREE);
         reduce_scatter(p, &k);
         all_gather(p, &k);
+        all_to_all(p, &k);
         broadcast(p, &k, i % p->size);
         arena_release(&p->arena, (ArenaMark){0});
     }

@@ -193,6 +193,26 @@ static void rings_are_as_published(void) {
     EXPECT(tensor(&costs, 1, COMM_ALL_REDUCE, 1e9) == 0, "one rank alone sends nothing");
 }
 
+// Every rank keeps 1/n and sends the rest: to its node over links, to others over its share of the NICs.
+static void all_to_all_sends_each_byte_once(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    double nic = machine.nics * machine.nic_gbs * 1e9 / machine.devices_per_node;
+    for (int ep = 2; ep <= 32; ep *= 2) {
+        ParallelConfig config = {.grid = {.size = {[AXIS_DP] = 32, [AXIS_EP] = ep}}};
+        double here = ep < machine.devices_per_node ? ep : machine.devices_per_node;
+        double links = (here - 1) / ep * 1e9 / (machine.link_gbs * 1e9),
+               network = (ep - here) / ep * 1e9 / nic;
+        double seconds = price_collective(&costs, &config, COMM_ALL_TO_ALL, ROLE_EXPERT, 1e9);
+        EXPECT(near(seconds, fmax(links, network), 1e-6), "ep %d: %g s, not %g or %g", ep, seconds, links,
+               network);
+    }
+    ParallelConfig apart = {.grid = {.size = {[AXIS_TP] = 8, [AXIS_ETP] = 8, [AXIS_DP] = 4, [AXIS_EP] = 2}}};
+    double seconds = price_collective(&costs, &apart, COMM_ALL_TO_ALL, ROLE_EXPERT, 1e9);
+    EXPECT(near(seconds, 0.5e9 / nic, 1e-6), "ranks on different nodes: %g s", seconds);
+}
+
 static void latencies_are_added(void) {
     Machine machine = plain_machine();
     Stack stack = plain_stack();
@@ -367,6 +387,7 @@ int main(int argc, char **argv) {
                        {"tiles_run_in_waves", tiles_run_in_waves},
                        {"collectives_never_get_faster", collectives_never_get_faster},
                        {"rings_are_as_published", rings_are_as_published},
+                       {"all_to_all_sends_each_byte_once", all_to_all_sends_each_byte_once},
                        {"latencies_are_added", latencies_are_added},
                        {"groups_leave_nodes_through_their_nics", groups_leave_nodes_through_their_nics},
                        {"small_messages_between_nodes_are_slow", small_messages_between_nodes_are_slow},

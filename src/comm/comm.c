@@ -48,6 +48,7 @@ static const char *const op_events[NUM_COMM_OPS] = {
     [COMM_ALL_REDUCE] = "all_reduce of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
     [COMM_REDUCE_SCATTER] = "reduce_scatter to %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
     [COMM_ALL_GATHER] = "all_gather of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
+    [COMM_ALL_TO_ALL] = "all_to_all of %" PRId64 " elements for each of %" PRId64 " ranks, call %" PRId64,
     [COMM_BROADCAST] = "broadcast of %" PRId64 " elements over %" PRId64 " ranks, call %" PRId64,
     [COMM_BARRIER] = "barrier (%" PRId64 ") over %" PRId64 " ranks, call %" PRId64,
     [COMM_SEND] = "send of %" PRId64 " elements to rank %" PRId64 " on channel %" PRId64,
@@ -193,6 +194,34 @@ void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out) {
 
 CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
     return post(comm, all_gather_call(comm, stream, in, out));
+}
+
+// CHECKs that the tensors lie outside each other. The front of a planned run is exempt, as in check_place.
+static void check_apart(const Comm *comm, Tensor in, Tensor out) {
+    if (!comm->group->transport->follows_addresses) return;
+    uintptr_t from = (uintptr_t)in.data, to = (uintptr_t)out.data, size = tensor_bytes(in);
+    CHECK(!size || to + size <= from || to >= from + size, "all_to_all of group %s: in and out overlap",
+          comm_name(comm));
+}
+
+static Call all_to_all_call(const Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    int64_t size = comm_size(comm), count = tensor_count(in);
+    CHECK(count % size == 0, "all_to_all: %" PRId64 " elements over %" PRId64 " ranks", count, size);
+    Tensor slice = {in.data, 1, count / size, in.dtype};
+    Call call = sliced_call(comm, stream, COMM_ALL_TO_ALL, out, slice);
+    call.bytes = tensor_bytes(in) + tensor_bytes(out);
+    call.in = in.data;
+    call.out = out.data;
+    check_apart(comm, in, out);
+    return call;
+}
+
+void comm_all_to_all(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    run(comm, all_to_all_call(comm, stream, in, out));
+}
+
+CommRequest *comm_all_to_all_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
+    return post(comm, all_to_all_call(comm, stream, in, out));
 }
 
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root) {

@@ -119,6 +119,10 @@ CommRequest *comm_reduce_scatter_start(Comm *comm, Stream *stream, Tensor in, Te
 // in [count] -> out [n * count], in rank order. `in` is slice `rank` of `out`, or lies outside it (CHECK).
 void comm_all_gather(Comm *comm, Stream *stream, Tensor in, Tensor out);
 CommRequest *comm_all_gather_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
+// in [n * count] -> out [n * count]: slice r of `in` becomes slice `rank` of rank r's `out`. The two do not overlap
+// (CHECK).
+void comm_all_to_all(Comm *comm, Stream *stream, Tensor in, Tensor out);
+CommRequest *comm_all_to_all_start(Comm *comm, Stream *stream, Tensor in, Tensor out);
 void comm_broadcast(Comm *comm, Stream *stream, Tensor x, int root);
 void comm_barrier(Comm *comm);
 
@@ -184,6 +188,7 @@ typedef enum {
     COMM_ALL_REDUCE,
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
+    COMM_ALL_TO_ALL,
     COMM_BROADCAST,
     COMM_BARRIER,
     COMM_SEND,

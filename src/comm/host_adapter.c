@@ -20,8 +20,8 @@ static bool reads_whole(const Call *call, const Group *group) {
 // Where one tensor is a part of the other, only the larger one is announced, as written.
 void host_adapter_open(HostAdapter *adapter, Device *device, const Call *call, const Group *group,
                        const char *name) {
-    Tensor in = tensor_at(call, call->in, call->op == COMM_REDUCE_SCATTER ? group->size : 1);
-    Tensor out = tensor_at(call, call->out, call->op == COMM_ALL_GATHER ? group->size : 1);
+    Tensor in = tensor_at(call, call->in, slices_in(call, group->size));
+    Tensor out = tensor_at(call, call->out, slices_out(call, group->size));
     bool joint = contains(in, out) || contains(out, in);
     Tensor written = joint && tensor_bytes(in) > tensor_bytes(out) ? in : out;
     adapter->device = device;

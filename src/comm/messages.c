@@ -177,6 +177,25 @@ static bool all_gather_step(const Step *s) {
     return true;
 }
 
+static bool all_to_all_step(const Step *s) {
+    const Call *call = s->call;
+    const Group *group = s->m->group;
+    const char *in = call->in;
+    char *out = call->out;
+    size_t bytes = call->count * call->element_bytes, own = (size_t)group->rank * bytes;
+    if (s->op->step > 0) return false;
+    if (bytes) memcpy(out + own, in + own, bytes);
+    for (int i = 1; i < group->size; i++) {
+        int peer = (group->rank + i) % group->size;
+        recv_from(s, peer, out + (size_t)peer * bytes, call->count);
+    }
+    for (int i = 1; i < group->size; i++) {
+        int peer = (group->rank + i) % group->size;
+        send_to(s, peer, in + (size_t)peer * bytes, call->count);
+    }
+    return true;
+}
+
 static bool broadcast_step(const Step *s) {
     const Call *call = s->call;
     const Group *group = s->m->group;
@@ -205,8 +224,8 @@ static bool barrier_step(const Step *s) {
 
 static bool (*const steps[])(const Step *) = {
     [COMM_ALL_REDUCE] = all_reduce_step, [COMM_REDUCE_SCATTER] = reduce_scatter_step,
-    [COMM_ALL_GATHER] = all_gather_step, [COMM_BROADCAST] = broadcast_step,
-    [COMM_BARRIER] = barrier_step,
+    [COMM_ALL_GATHER] = all_gather_step, [COMM_ALL_TO_ALL] = all_to_all_step,
+    [COMM_BROADCAST] = broadcast_step,   [COMM_BARRIER] = barrier_step,
 };
 
 // ---- the state machine ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ enum { SMALL_BYTES = 256 << 10 }; // an all-reduce whose parts together are no l
 // One operation of a link within a collective, and the sum that follows it.
 typedef enum {
     EXCHANGE,   // slices [at, at + count) of everybody's, to be added
+    SWAP,       // slices, to `out`
     GATHER,     // slices, in place or from `in`
     GATHER_ALL, // everybody's elements [at, at + count), to be added by each rank
     BROADCAST,
@@ -76,6 +77,7 @@ static bool round_of(const NcclGroup *g, const Call *call, int i, Round *round) 
     if (!call->count) return false;
     switch (call->op) {
     case COMM_ALL_GATHER: round->kind = GATHER; return i == 0;
+    case COMM_ALL_TO_ALL: round->kind = SWAP; return i == 0;
     case COMM_BROADCAST: return i == 0;
     case COMM_ALL_REDUCE:
         round->kind = REDUCE;
@@ -99,8 +101,17 @@ static void exchange(const NcclGroup *g, const Call *call, const NcclOp *o, cons
         int to = (g->head.rank + i) % g->head.size, from = (g->head.rank - i + g->head.size) % g->head.size;
         Tensor part = elements(call, call->in, (size_t)to * slice + round->at, round->count);
         link_send(o->way->link, o->stream, part, to);
-        link_receive(o->way->link, o->stream, slot(g, call, round, from), from);
+        Tensor arrives = round->kind == SWAP ? elements(call, call->out, (size_t)from * slice, slice)
+                                             : slot(g, call, round, from);
+        link_receive(o->way->link, o->stream, arrives, from);
     }
+}
+
+// Copies the slice that a rank has for itself.
+static void keep_own(const NcclGroup *g, const Call *call, const NcclOp *o) {
+    size_t at = (size_t)g->head.rank * call->count;
+    device_copy(g->device, o->stream, elements(call, call->out, at, call->count),
+                elements(call, call->in, at, call->count));
 }
 
 static void gather(const NcclGroup *g, const Call *call, const NcclOp *o, const Round *round) {
@@ -116,8 +127,10 @@ static void give_round(const NcclGroup *g, const Call *call, const NcclOp *o, co
     Tensor in = elements(call, call->in, round->at, round->count),
            out = elements(call, call->out, round->at, round->count);
     size_t size = (size_t)g->head.size;
+    if (round->kind == SWAP) keep_own(g, call, o);
     link_begin(link);
     switch (round->kind) {
+    case SWAP:
     case EXCHANGE: exchange(g, call, o, round); break;
     case GATHER: gather(g, call, o, round); break;
     case GATHER_ALL:

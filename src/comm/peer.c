@@ -129,13 +129,15 @@ static void scatter_sums(const PeerGroup *g, const Call *call, const PeerOp *o) 
         sum_in_place(g, call, o, at, call->count, false);
 }
 
+// Everybody's elements, or of everybody's slices the one that is for this rank.
 static void gather(const PeerGroup *g, const Call *call, const PeerOp *o) {
     size_t bytes = call->count * call->element_bytes;
+    size_t skip = slices_in(call, g->head.size) > 1 ? (size_t)g->head.rank * bytes : 0;
     for (int i = 0; i < g->head.size; i++) {
         int r = (g->head.rank + i) % g->head.size; // not all from the same one at a time
-        const PeerEntry *e = entry_of(g, o, r);
+        const char *from = entry_of(g, o, r)->in + skip;
         char *to = (char *)call->out + (size_t)r * bytes;
-        if (to != e->in) copy_from(g, o, to, r, e->in, bytes);
+        if (to != from) copy_from(g, o, to, r, from, bytes);
     }
 }
 
@@ -182,7 +184,8 @@ static void work(PeerGroup *g, const Call *call, PeerOp *o) {
             sum_in_place(g, call, o, first, end - first, true);
         break;
     case COMM_REDUCE_SCATTER: scatter_sums(g, call, o); break;
-    case COMM_ALL_GATHER: gather(g, call, o); break;
+    case COMM_ALL_GATHER:
+    case COMM_ALL_TO_ALL: gather(g, call, o); break;
     case COMM_BROADCAST:
         if (call->peer != g->head.rank)
             copy_from(g, o, call->out, call->peer, entry_of(g, o, call->peer)->in,

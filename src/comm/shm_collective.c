@@ -12,10 +12,10 @@ void shm_collective_open(ShmCollective *shm) {
 
 void shm_collective_close(ShmCollective *shm) { free(shm->parts); }
 
-// Elements of one chunk. In a reduce-scatter a staging buffer holds a piece for every rank.
+// Elements of one chunk. Where every rank gets other elements, a staging buffer holds a piece for each.
 static size_t chunk_elements(const ShmCollective *shm, const Call *call) {
     if (!shm->staging || !call->count) return call->count;
-    size_t pieces = call->op == COMM_REDUCE_SCATTER ? (size_t)shm->size : 1;
+    size_t pieces = (size_t)slices_in(call, shm->size);
     size_t fit = shm->staging_bytes / call->element_bytes / pieces;
     CHECK(fit > 0, "a staging buffer of %zu bytes is too small for %d ranks", shm->staging_bytes, shm->size);
     return fit < call->count ? fit : call->count;
@@ -75,7 +75,7 @@ static void enter_staged(const Chunk *c) {
         end = slice_of(c, c->rank, &first);
         copy(to, c->in, first * element);
         copy(to + end * element, c->in + end * element, bytes - end * element);
-    } else if (call->op == COMM_REDUCE_SCATTER) {
+    } else if (slices_in(call, c->shm->size) > 1) {
         for (int r = 0; r < c->shm->size; r++)
             if (r != c->rank) copy(to + (size_t)r * bytes, c->in + (size_t)r * call->count * element, bytes);
     } else if (call->op == COMM_ALL_GATHER || call->peer == c->rank) {
@@ -123,11 +123,22 @@ static void reduce(const Chunk *c) {
     reduce_in_order(c->out, shm->parts, shm->size, c->length, call->dtype, call->reduce);
 }
 
+// Copies the slices that are for this rank.
+static void take_slices(const Chunk *c) {
+    const Call *call = c->call;
+    size_t slice = call->count * call->element_bytes, bytes = c->length * call->element_bytes;
+    size_t rank = (size_t)c->rank;
+    for (int r = 0; r < c->shm->size; r++)
+        copy(c->out + (size_t)r * slice, r == c->rank ? c->in + rank * slice : shown(c, r, rank * c->length),
+             bytes);
+}
+
 static void leave(const Chunk *c) {
     const Call *call = c->call;
     const ShmCollective *shm = c->shm;
     size_t element = call->element_bytes, bytes = c->length * element, first, end;
     if (!c->length) return;
+    if (call->op == COMM_ALL_TO_ALL) take_slices(c);
     if (call->op == COMM_BROADCAST && call->peer != c->rank) copy(c->out, shown(c, call->peer, 0), bytes);
     for (int r = 0; r < shm->size; r++) {
         if (call->op == COMM_ALL_REDUCE && shm->staging && r != c->rank) {

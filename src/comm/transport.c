@@ -32,6 +32,7 @@ static const char *const op_names[NUM_COMM_OPS] = {
     [COMM_ALL_REDUCE] = "all_reduce",
     [COMM_REDUCE_SCATTER] = "reduce_scatter",
     [COMM_ALL_GATHER] = "all_gather",
+    [COMM_ALL_TO_ALL] = "all_to_all",
     [COMM_BROADCAST] = "broadcast",
     [COMM_BARRIER] = "barrier",
     [COMM_SEND] = "send",

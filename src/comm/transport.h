@@ -14,6 +14,7 @@
 //   reduce_scatter         in [size * count]       recv  out [count]
 //                          out [count]             barrier  nothing
 //   all_gather             in [count], out [size * count]
+//   all_to_all             in and out [size * count]
 typedef struct {
     CommOp op;
     ReduceOp reduce;
@@ -32,6 +33,14 @@ typedef struct {
 
 // Returns whether the call is a send or a receive; all other operations are collectives.
 static inline bool is_message(const Call *call) { return call->op == COMM_SEND || call->op == COMM_RECV; }
+
+// How many slices of `count` elements `in` and `out` have in a group of so many ranks.
+static inline int slices_in(const Call *call, int size) {
+    return call->op == COMM_REDUCE_SCATTER || call->op == COMM_ALL_TO_ALL ? size : 1;
+}
+static inline int slices_out(const Call *call, int size) {
+    return call->op == COMM_ALL_GATHER || call->op == COMM_ALL_TO_ALL ? size : 1;
+}
 
 typedef enum { STUCK, MOVED, DONE } CallProgress;
 

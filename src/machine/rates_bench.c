@@ -177,12 +177,14 @@ typedef struct {
 
 static void call_once(const Wire *wire, CommOp op, int64_t count) {
     int n = comm_size(wire->world), me = comm_rank(wire->world);
-    Tensor whole = {wire->memory, 1, count, F32}, part = {wire->memory + count, 1, count / n, F32};
+    Tensor whole = {wire->memory, 1, count, F32}, other = {wire->memory + count, 1, count, F32};
+    Tensor part = tensor_part(other, 0, count / n);
     CommRequest *request = NULL;
     switch (op) {
     case COMM_ALL_REDUCE: comm_all_reduce(wire->world, NULL, whole, REDUCE_SUM); return;
     case COMM_REDUCE_SCATTER: comm_reduce_scatter(wire->world, NULL, whole, part, REDUCE_SUM); return;
     case COMM_ALL_GATHER: comm_all_gather(wire->world, NULL, part, whole); return;
+    case COMM_ALL_TO_ALL: comm_all_to_all(wire->world, NULL, whole, other); return;
     default: break;
     }
     if (me > 1) return;
@@ -208,14 +210,15 @@ static Status time_calls(const Wire *wire, CommOp op, int64_t count, Samples *sa
 }
 
 static Status time_wires(Comm *world, Samples *samples) {
-    static const CommOp ops[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_SEND};
+    static const CommOp ops[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL,
+                                 COMM_SEND};
     static const int64_t counts[] = {1 << 8, 1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23};
     int64_t n = comm_size(world), most = counts[6] * n;
     Wire wire = {world, calloc((size_t)(2 * most), sizeof(float))};
     Status status =
         wire.memory ? OK : fail(ERR_OS, "no memory for messages of %lld MiB", (long long)most >> 18);
     TRY(comm_agree(world, status));
-    for (int o = 0; o < 4 && status == OK; o++)
+    for (int o = 0; o < 5 && status == OK; o++)
         for (int i = 0; i < 7 && status == OK; i++)
             status = time_calls(&wire, ops[o], counts[i] * n, samples);
     free(wire.memory);

@@ -144,11 +144,8 @@ typedef struct {
     double launches;
 } Price;
 
-// A microbatch has collectives over tp alone; one of another group needs a price first.
 static double collective_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
-    CHECK(item->role == ROLE_TENSOR, "a microbatch asks for %s of the group %s, which has no price",
-          comm_op_name((CommOp)item->op), topology_roles[item->role].name);
-    return price_collective(costs, config, (CommOp)item->op, ROLE_TENSOR, item->bytes);
+    return price_collective(costs, config, (CommOp)item->op, (Role)item->role, item->bytes);
 }
 
 static Price price_list(const CostModel *costs, const ParallelConfig *config, const WorkList *list) {

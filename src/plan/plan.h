@@ -106,8 +106,9 @@ int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config);
 double price_operation(const CostModel *costs, const ParallelConfig *config, const WorkItem *item);
 // Returns how many kernels the host launches for an operation.
 double operation_launches(const CostModel *costs, const WorkItem *item);
-// Returns the seconds of a collective of `bytes` among the ranks of a role. Only ROLE_TENSOR and ROLE_REPLICAS have
-// a price; another role is a bug, since a price of 0 for it would make wrong plans.
+// Returns the seconds of a collective among the ranks of a role, of `bytes` of a rank's whole tensor. Roles whose ranks
+// share tensors, sequences or experts have a price, and replicas; another role is a bug, since a price of 0 for it
+// would make wrong plans.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
 // Returns whether messages from this stage to the next cross nodes.

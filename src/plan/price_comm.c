@@ -11,11 +11,11 @@ typedef struct {
 
 static double us(double microseconds) { return microseconds * 1e-6; }
 
-// Returns the distance in devices between neighbours on an axis of the dense view.
-static int axis_stride(Grid grid, Axis axis) {
+// Returns the distance in devices between neighbours on an axis of a view.
+static int axis_stride(Grid grid, View view, Axis axis) {
     int stride = 1;
     for (Axis inner = 0; inner < axis; inner++)
-        if (topology_axes[inner].views & VIEW_DENSE) stride *= grid_along(grid, inner);
+        if (topology_axes[inner].views & view) stride *= grid_along(grid, inner);
     return stride;
 }
 
@@ -95,8 +95,20 @@ static double between_seconds(const CostModel *costs, Spread spread, double byte
     return latency + bytes * bus / rate;
 }
 
+// Of what a device sends to all others the share for those of its own node goes over links, the rest over its NICs, and
+// both go at once. Inside a node the bandwidth is that of gathers: every device sends and receives as much in them.
+static double swap_seconds(const CostModel *costs, Spread spread, double bytes) {
+    const Constants *c = &costs->constants;
+    double inside = inside_seconds(costs, fmax(spread.here, 2), bytes * spread.here / spread.ranks) / 2;
+    if (spread.nodes <= 1) return inside * c->gather_penalty;
+    double sent = bytes * (spread.ranks - spread.here) / spread.ranks;
+    double latency = us(c->network_latency_us) * log2(spread.nodes) + us(c->link_latency_us);
+    return fmax(inside, latency + sent / (nic_rate(costs->machine) * c->network_efficiency));
+}
+
 static double group_seconds(const CostModel *costs, Spread spread, CommOp op, double bytes) {
     if (spread.ranks <= 1) return 0;
+    if (op == COMM_ALL_TO_ALL) return swap_seconds(costs, spread, bytes);
     double all_reduce =
         spread.nodes > 1 ? between_seconds(costs, spread, bytes) : inside_seconds(costs, spread.ranks, bytes);
     return op == COMM_ALL_REDUCE ? all_reduce : all_reduce / 2 * costs->constants.gather_penalty;
@@ -122,8 +134,8 @@ static double data_seconds(const CostModel *costs, const ParallelConfig *config,
     return (alone * crowding(costs, spread) / c->data_derate + limit) * growth;
 }
 
-// Ranks never arrive at a collective at exactly the same time: the first ones wait.
-static double tensor_seconds(const CostModel *costs, Spread spread, CommOp op, double bytes) {
+// Of calls within a layer. Ranks never arrive at a collective at exactly the same time: the first ones wait.
+static double layer_seconds(const CostModel *costs, Spread spread, CommOp op, double bytes) {
     const Constants *c = &costs->constants;
     double wait = us(c->tensor_wait_us) * sqrt(spread.ranks / 8) * (op == COMM_ALL_REDUCE ? 1 : 0.5);
     return group_seconds(costs, spread, op, bytes) / c->tensor_derate + wait;
@@ -131,21 +143,24 @@ static double tensor_seconds(const CostModel *costs, Spread spread, CommOp op, d
 
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes) {
-    bool tensor = role == ROLE_TENSOR;
-    CHECK(tensor || role == ROLE_REPLICAS, "%s of the group %s has no price", comm_op_name(op),
-          topology_roles[role].name);
+    const RoleInfo *info = &topology_roles[role];
+    bool layers =
+        role == ROLE_TENSOR || role == ROLE_CONTEXT || role == ROLE_EXPERT || role == ROLE_EXPERT_TENSOR;
+    CHECK(layers || role == ROLE_REPLICAS || role == ROLE_EXPERT_REPLICAS, "%s of the group %s has no price",
+          comm_op_name(op), info->name);
     int ranks = grid_count(config->grid, role);
     if (ranks <= 1) return 0;
-    double derate = tensor ? costs->constants.tensor_derate : costs->constants.data_derate;
+    double derate = layers ? costs->constants.tensor_derate : costs->constants.data_derate;
     if (costs->machine->is_cpu) return price_collective_by_rates(costs->machine, ranks, op, bytes) / derate;
-    Spread spread = group_spread(costs->machine, ranks, axis_stride(config->grid, first_axis(role)));
-    return tensor ? tensor_seconds(costs, spread, op, bytes) : data_seconds(costs, config, spread, op, bytes);
+    Spread spread =
+        group_spread(costs->machine, ranks, axis_stride(config->grid, info->view, first_axis(role)));
+    return layers ? layer_seconds(costs, spread, op, bytes) : data_seconds(costs, config, spread, op, bytes);
 }
 
 // ---- messages between stages -----------------------------------------------------------------------------
 
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage) {
-    int stride = axis_stride(config->grid, AXIS_PP), per_node = costs->machine->devices_per_node;
+    int stride = axis_stride(config->grid, VIEW_DENSE, AXIS_PP), per_node = costs->machine->devices_per_node;
     int ranks = grid_along(config->grid, AXIS_PP);
     int last_of_stage = (stage % ranks + 1) * stride - 1, to = (stage + 1) % ranks * stride;
     return last_of_stage / per_node != to / per_node || stride >= per_node;

@@ -70,9 +70,10 @@ static Role role_of(const Comm *group) {
     CHECK(false, "no role has the group %s", comm_name(group));
 }
 
-// Communicators count the whole tensor plus the rank's share in a scatter or gather.
+// Communicators count the whole tensor plus the rank's share in a scatter or gather, and both tensors of an all-to-all.
 static double whole_bytes(const Comm *group, CommOp op, size_t bytes) {
     double size = comm_size(group);
+    if (op == COMM_ALL_TO_ALL) return (double)bytes / 2;
     return (double)bytes * (op == COMM_REDUCE_SCATTER || op == COMM_ALL_GATHER ? size / (size + 1) : 1);
 }
 
