@@ -302,6 +302,10 @@ static const Case CASES[] = {
     {"scale in place", run_scale, 1e-6, 1, {64, 128, 1}, 12},
     {"soft_cap", run_soft_cap, 1e-6, 1, {7, 77, 0}, 0.5f},
     {"soft_cap in place", run_soft_cap, 1e-6, 1, {64, 128, 1}, 30},
+    // rows, heads, columns: not rotated, rotated, values; columns of a head
+    {"arrange_columns 1x1", run_arrange_columns, 1e-6, 1, {1, 1, 1, 2, 1, 3}, 0},
+    {"arrange_columns", run_arrange_columns, 1e-6, 1, {7, 3, 16, 8, 16, 24}, 0},
+    {"arrange_columns of odd sizes", run_arrange_columns, 1e-6, 1, {13, 5, 7, 6, 21, 21}, 0},
     // rows, columns, samples, y: new 0, over x 1, over residual 2, bias, first row
     {"bias_dropout_add without", run_bias_dropout_add, 1e-6, 1, {12, 33, 0, 0, 1}, 0},
     {"bias_dropout_add", run_bias_dropout_add, 1e-6, 1, {12, 33, 3, 0, 1}, 0.1f},

@@ -39,3 +39,42 @@ static void run_qk_norm(Fixture *b, const int64_t *n, float p) {
     qk_norm_backward_input(b->device, b->stream,
                            (QkNormBackwardInput){dy, qkv, query, key, rstd, dsums, dx, shape, ranks, offset});
 }
+
+// Heads of latent attention: n heads of `rotated` + `plain` columns of queries and keys and `values` of values, each in
+// `width` columns; and their transpose.
+static void run_arrange_columns(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    int64_t rows = n[0], heads = n[1], plain = n[2], rotated = n[3], values = n[4], width = n[5];
+    int64_t qk = plain + rotated, kv = plain + values, whole = 3 * width;
+    Tensor q = normals(b, rows, heads * qk), up = normals(b, rows, heads * kv),
+           shared = normals(b, rows, rotated);
+    Tensor y = output(b, "qkv", tensor(b, rows, heads * whole));
+    arrange_columns(b->device, b->stream,
+                    (ArrangeColumns){.a = q,
+                                     .b = up,
+                                     .c = shared,
+                                     .y = y,
+                                     .blocks = heads,
+                                     .pieces = {{SOURCE_A, 1, rotated, plain, qk, 0},
+                                                {SOURCE_A, 1, plain, 0, qk, 0},
+                                                {SOURCE_ZEROS, 1, width - qk, 0, 0, 0},
+                                                {SOURCE_C, 1, rotated, 0, 0, 0},
+                                                {SOURCE_B, 1, plain, 0, kv, 0},
+                                                {SOURCE_ZEROS, 1, width - qk, 0, 0, 0},
+                                                {SOURCE_B, 1, values, plain, kv, 0},
+                                                {SOURCE_ZEROS, 1, width - values, 0, 0, 0}}});
+    Tensor dup = output(b, "gradient of keys, values", tensor(b, rows, heads * kv));
+    arrange_columns(b->device, b->stream,
+                    (ArrangeColumns){.a = y,
+                                     .y = dup,
+                                     .blocks = heads,
+                                     .pieces = {{SOURCE_A, 1, plain, width + rotated, whole, 0},
+                                                {SOURCE_A, 1, values, 2 * width, whole, 0}}});
+    Tensor dshared = output(b, "gradient of the shared key", tensor(b, rows, rotated));
+    Tensor many = normals(b, rows, heads * whole);
+    arrange_columns(b->device, b->stream,
+                    (ArrangeColumns){.a = many,
+                                     .y = dshared,
+                                     .blocks = 1,
+                                     .pieces = {{SOURCE_A, (int)heads, rotated, width, 0, whole}}});
+}

@@ -232,6 +232,21 @@ static void model_add(const Add *p) {
     for (int64_t i = 0; i < tensor_count(p->x); i++) put(p->y, i, value(p->y, i) + value(p->x, i));
 }
 
+static void model_arrange_columns(const ArrangeColumns *p) {
+    int64_t at = 0;
+    for (int64_t row = 0; row < p->y.rows; row++)
+        for (int64_t block = 0; block < p->blocks; block++)
+            for (int i = 0; i < MAX_PIECES; i++)
+                for (int64_t c = 0; c < p->pieces[i].width; c++) {
+                    const ColumnPiece *piece = &p->pieces[i];
+                    const Tensor x = piece->source == SOURCE_ZEROS ? (Tensor){0} : (&p->a)[piece->source];
+                    const int64_t from = row * x.cols + piece->first + block * piece->step + c;
+                    float sum = value_or_zero(x, from);
+                    for (int64_t k = 1; k < piece->terms; k++) sum += value(x, from + k * piece->stride);
+                    put(p->y, at++, sum);
+                }
+}
+
 // Of every `step`-th row of a column from `first` on, before `end`: terms of dy n where there are statistics, else of x.
 static inline float model_column(Tensor x, const NormBackwardWeight *norm, int64_t c, int64_t first,
                                  int64_t end, int64_t step) {

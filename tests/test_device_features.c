@@ -110,12 +110,55 @@ static void qk_norms(void) {
     check_gradients("qk_norm of all heads", declare_all_heads, qk_forward, qk_backward);
 }
 
+// ---- columns: a [T, 2 * 5], b [T, 2 * 3], c [T, 2] ---------------------------------------------------------
+
+static void declare_columns(Fixture *b, Problem *p) {
+    add_input(b, p, 0, 3, 10);
+    add_input(b, p, 1, 3, 6);
+    add_input(b, p, 2, 3, 2);
+    set_y(b, p, 3, 22);
+}
+
+// A block is two columns of a, two that all blocks share, three of b, one zero, and three of a.
+static void columns_forward(Fixture *b, Problem *p) {
+    arrange_columns(b->device, b->stream,
+                    (ArrangeColumns){.a = p->inputs[0],
+                                     .b = p->inputs[1],
+                                     .c = p->inputs[2],
+                                     .y = p->y,
+                                     .blocks = 2,
+                                     .pieces = {{SOURCE_A, 1, 2, 3, 5, 0},
+                                                {SOURCE_C, 1, 2, 0, 0, 0},
+                                                {SOURCE_B, 1, 3, 0, 3, 0},
+                                                {SOURCE_ZEROS, 1, 1, 0, 0, 0},
+                                                {SOURCE_A, 1, 3, 0, 5, 0}}});
+}
+
+static void columns_backward(Fixture *b, Problem *p) {
+    ArrangeColumns da = {.a = p->dy,
+                         .y = p->gradients[0],
+                         .blocks = 2,
+                         .pieces = {{SOURCE_A, 1, 3, 8, 11, 0}, {SOURCE_A, 1, 2, 0, 11, 0}}};
+    ArrangeColumns db = {
+        .a = p->dy, .y = p->gradients[1], .blocks = 2, .pieces = {{SOURCE_A, 1, 3, 4, 11, 0}}};
+    ArrangeColumns dc = {
+        .a = p->dy, .y = p->gradients[2], .blocks = 1, .pieces = {{SOURCE_A, 2, 2, 2, 0, 11}}};
+    arrange_columns(b->device, b->stream, da);
+    arrange_columns(b->device, b->stream, db);
+    arrange_columns(b->device, b->stream, dc);
+}
+
+static void columns(void) {
+    check_gradients("arrange_columns", declare_columns, columns_forward, columns_backward);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"geglu", geglu},
                                       {"squared_relu", squared_relu},
                                       {"scale", factor_of},
                                       {"soft_cap", cap},
                                       {"qk_norms", qk_norms},
+                                      {"columns", columns},
                                       {0}},
                        argc, argv);
 }

@@ -202,6 +202,7 @@ static bool model_run(DeviceOp op, const void *args) {
         MODEL(ADAMW, adamw)
         MODEL(BLEND, blend)
         MODEL(ADD, add)
+        MODEL(ARRANGE_COLUMNS, arrange_columns)
         MODEL(MATMUL_SUMS, matmul_sums)
         MODEL(MATMUL_GELU, matmul_gelu)
         MODEL(MATMUL_GELU_BACKWARD, matmul_gelu_backward)

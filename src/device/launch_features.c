@@ -1,4 +1,5 @@
-// The front of the operations that only some families of models need: factors, soft caps, norms of queries and keys.
+// The front of the operations that only some families of models need: factors, soft caps, norms of queries and keys,
+// columns in another order.
 #include "device/launch.h"
 
 void scale(Device *device, Stream *stream, Scale args) {
@@ -71,4 +72,27 @@ void qk_norm_backward_weight(Device *device, Stream *stream, QkNormBackwardWeigh
           key = gamma_of(OP_QK_NORM_BACKWARD_WEIGHT, F32, args.dkey_gamma, s, s.groups);
     device_launch(device, stream, OP_QK_NORM_BACKWARD_WEIGHT, &args,
                   (Shape[]){qkv_of(e, s), qkv_of(e, s), qk_rstd_of(s), query, key});
+}
+
+// Each piece of each block lies within its source.
+static void check_pieces(const ArrangeColumns *p) {
+    const Tensor *sources = &p->a;
+    for (const ColumnPiece *piece = p->pieces; piece < p->pieces + MAX_PIECES; piece++) {
+        if (!piece->width || piece->source == SOURCE_ZEROS) continue;
+        int64_t last = piece->first + (p->blocks - 1) * piece->step + (piece->terms - 1) * piece->stride;
+        CHECK(piece->first >= 0 && piece->step >= 0 && piece->stride >= 0 && piece->terms > 0 &&
+                  last + piece->width <= sources[piece->source].cols,
+              "arrange_columns: columns up to %lld of a source of %lld", (long long)(last + piece->width),
+              (long long)sources[piece->source].cols);
+    }
+}
+
+void arrange_columns(Device *device, Stream *stream, ArrangeColumns args) {
+    DType e = element_type(OP_ARRANGE_COLUMNS, args.a);
+    int64_t width = 0, rows = args.a.rows;
+    for (int i = 0; i < MAX_PIECES; i++) width += args.pieces[i].width;
+    check_pieces(&args);
+    device_launch(device, stream, OP_ARRANGE_COLUMNS, &args,
+                  (Shape[]){of(e, rows, args.a.cols), optional(of(e, rows, args.b.cols)),
+                            optional(of(e, rows, args.c.cols)), of(e, rows, args.blocks * width)});
 }

@@ -46,6 +46,7 @@
     X(ADAMW, AdamW, value, value, "gradient", "parameter", "m", "v", "value")                                \
     X(BLEND, Blend, y_value, y_value, "x", "x_value", "y", "y_value")                                        \
     X(ADD, Add, x, y, "x", "y")                                                                              \
+    X(ARRANGE_COLUMNS, ArrangeColumns, a, y, "a", "b", "c", "y")                                             \
     X(MATMUL_SUMS, MatmulSums, a, sums, "a", "b", "d", "sums")                                               \
     X(MATMUL_GELU, MatmulGelu, a, aux, "a", "b", "bias", "d", "aux")                                         \
     X(MATMUL_GELU_BACKWARD, MatmulGeluBackward, a, d, "a", "b", "aux", "d")                                  \

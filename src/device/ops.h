@@ -1,4 +1,4 @@
-// The operations of a device: 35 fused functions on whole tensors, and 5 that join some of these.
+// The operations of a device: 36 fused functions on whole tensors, and 5 that join some of these.
 //
 // Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
@@ -54,7 +54,8 @@
     X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
     X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
     X(BLEND, blend, Blend, 2, 2)                                                                             \
-    X(ADD, add, Add, 1, 1)
+    X(ADD, add, Add, 1, 1)                                                                                   \
+    X(ARRANGE_COLUMNS, arrange_columns, ArrangeColumns, 3, 1)
 
 //  Operations that join others so that a tensor is read once. A device that is `fused` makes them; for all others the
 //  front makes each of the basic ones (fused.c), and these are counted: no number and no bit of theirs changes.
@@ -398,6 +399,26 @@ typedef struct {
     int64_t position;
 } AttentionCached;
 void attention_cached(Device *device, Stream *stream, AttentionCached args);
+
+// Makes the columns of y from those of others, as latent attention (DeepSeek-V2) needs it around its heads. y is a
+// number of equal blocks of columns, and each block is the same pieces, side by side. A piece of block i, `width`
+// columns, is the sum of `terms` pieces of the source: of the columns from first + i * step on, and of those each `stride` after
+// the piece before. Terms are added in their order, in fp32 or better.
+//   a [T, A], b [T, B], c [T, C] or absent  ->  y [T, blocks * the sum of the widths], none of the others
+typedef enum { SOURCE_A, SOURCE_B, SOURCE_C, SOURCE_ZEROS } ColumnSource;
+typedef struct {
+    ColumnSource source;
+    int terms;
+    int64_t width, first, step, stride;
+} ColumnPiece;
+enum { MAX_PIECES = 8 };
+typedef struct {
+    Tensor a, b, c;
+    Tensor y;
+    int64_t blocks;
+    ColumnPiece pieces[MAX_PIECES]; // one of width 0 is none
+} ArrangeColumns;
+void arrange_columns(Device *device, Stream *stream, ArrangeColumns args);
 
 // ---- embedding, cut over the vocabulary -------------------------------------------------------------------
 

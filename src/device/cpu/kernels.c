@@ -650,6 +650,37 @@ static void cpu_scale(const Exec *exec, const Scale *p) {
     }
 }
 
+static void sum_pieces(const Element *x, const ColumnPiece *piece, Element *y) {
+    for (int64_t c = 0; c < piece->width; c += LANES) {
+        int64_t left = piece->width - c;
+        Floats sum = load_e(x + c, left);
+        for (int64_t i = 1; i < piece->terms; i++) sum += load_e(x + i * piece->stride + c, left);
+        store_e(y + c, left, sum);
+    }
+}
+
+static void arrange_row(const ArrangeColumns *p, int64_t row) {
+    const Tensor *sources = &p->a;
+    Element *y = row_of(p->y, row);
+    for (int64_t block = 0; block < p->blocks; block++)
+        for (const ColumnPiece *piece = p->pieces; piece < p->pieces + MAX_PIECES; piece++) {
+            size_t bytes = (size_t)piece->width * sizeof *y;
+            int64_t from = piece->first + block * piece->step;
+            if (piece->source == SOURCE_ZEROS)
+                memset(y, 0, bytes);
+            else if (piece->terms > 1)
+                sum_pieces((const Element *)row_of(sources[piece->source], row) + from, piece, y);
+            else if (piece->width)
+                memcpy(y, (const Element *)row_of(sources[piece->source], row) + from, bytes);
+            y += piece->width;
+        }
+}
+
+static void cpu_arrange_columns(const Exec *exec, const ArrangeColumns *p) {
+#pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->y))) schedule(static)
+    for (int64_t row = 0; row < p->y.rows; row++) arrange_row(p, row);
+}
+
 // tanh z by e = exp(-2 |z|); where that cancels by the first terms of its series.
 static inline Floats tanh_of(Floats z) {
     Ints negative = z < 0;
@@ -727,5 +758,6 @@ const Backend CPU_NAME(cpu_backend) = {
     .adamw = CPU_NAME(cpu_adamw),
     .blend = CPU_NAME(cpu_blend),
     .add = cpu_add,
+    .arrange_columns = cpu_arrange_columns,
     .workspace_bytes = cpu_workspace_bytes,
 };

@@ -414,6 +414,25 @@ static void reference_add(const Exec *exec, const Add *p) {
     for (int64_t i = 0; i < tensor_count(p->x); i++) store(p->y, i, load(p->y, i) + load(p->x, i));
 }
 
+// Element c of a row of the columns that a piece names.
+static double piece_sum(const ArrangeColumns *p, const ColumnPiece *piece, int64_t row, int64_t c) {
+    if (piece->source == SOURCE_ZEROS) return 0;
+    Tensor x = (&p->a)[piece->source];
+    double sum = load(x, row * x.cols + c);
+    for (int64_t i = 1; i < piece->terms; i++) sum += load(x, row * x.cols + c + i * piece->stride);
+    return sum;
+}
+
+static void reference_arrange_columns(const Exec *exec, const ArrangeColumns *p) {
+    (void)exec;
+    int64_t at = 0;
+    for (int64_t row = 0; row < p->y.rows; row++)
+        for (int64_t block = 0; block < p->blocks; block++)
+            for (const ColumnPiece *piece = p->pieces; piece < p->pieces + MAX_PIECES; piece++)
+                for (int64_t c = 0; c < piece->width; c++)
+                    store(p->y, at++, piece_sum(p, piece, row, piece->first + block * piece->step + c));
+}
+
 // ---- the table --------------------------------------------------------------------------------------------
 
 static size_t workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args) {
