@@ -1,6 +1,7 @@
 # What `cmake --install` puts where, in GNU's folders: the program, the modules of devices in its library folder, manual
 # pages and completions, which the program prints itself, and the examples. CPack makes a package for Debian of them.
 install(TARGETS trireme RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS trireme_library LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET trireme_cuda)
   install(TARGETS trireme_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/trireme)
 endif()
@@ -12,6 +13,10 @@ add_custom_command(OUTPUT ${pages}/made DEPENDS trireme cmake/pages.sh VERBATIM
                    COMMENT "Printing manual pages and completions"
                    COMMAND ${CMAKE_SOURCE_DIR}/cmake/pages.sh ${pages} ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:trireme>)
 add_custom_target(pages ALL DEPENDS ${pages}/made)
+add_custom_target(installed DEPENDS trireme trireme_library pages)
+if(TARGET trireme_cuda)
+  add_dependencies(installed trireme_cuda)
+endif()
 install(DIRECTORY ${pages}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
 install(FILES ${pages}/trireme.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME trireme)
 install(FILES ${pages}/_trireme DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
@@ -19,6 +24,9 @@ install(FILES ${pages}/trireme.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/ve
 
 file(STRINGS src/base/version.h version REGEX "TRIREME_VERSION")
 string(REGEX REPLACE ".*trireme ([0-9.]+).*" "\\1" version "${version}")
+configure_file(cmake/trireme.pc.in ${CMAKE_BINARY_DIR}/trireme.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/trireme.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME trireme)
 set(CPACK_PACKAGE_VERSION ${version})

@@ -114,6 +114,8 @@ typedef struct Slice {
     const void *source; // for `read`; alive as long as the slice
 } Slice;
 
+void slice_read(const Slice *slice, int64_t at, int64_t count, float *to); // elements from `at` on
+
 // The names of a checkpoint's folder in `save`: while it is written, and after the commit.
 typedef struct {
     char temporary[4096], final[4096];

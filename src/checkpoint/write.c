@@ -89,6 +89,11 @@ static const float *elements(const Slice *s, int64_t at, int64_t count, float *p
     return piece;
 }
 
+void slice_read(const Slice *slice, int64_t at, int64_t count, float *to) {
+    const float *from = elements(slice, at, count, to);
+    if (from != to) memcpy(to, from, (size_t)count * sizeof *to);
+}
+
 static Status add_stretch(ShardWriter *w, const Slice *s, int64_t first, int64_t count, float *piece) {
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t some = count - at < PIECE ? count - at : PIECE;

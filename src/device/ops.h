@@ -402,8 +402,8 @@ void attention_cached(Device *device, Stream *stream, AttentionCached args);
 
 // Makes the columns of y from those of others, as latent attention (DeepSeek-V2) needs it around its heads. y is a
 // number of equal blocks of columns, and each block is the same pieces, side by side. A piece of block i, `width`
-// columns, is the sum of `terms` pieces of the source: of the columns from first + i * step on, and of those each `stride` after
-// the piece before. Terms are added in their order, in fp32 or better.
+// columns, is the sum of `terms` pieces of the source: of the columns from first + i * step on, and of those each
+// `stride` after the piece before. Terms are added in their order, in fp32 or better.
 //   a [T, A], b [T, B], c [T, C] or absent  ->  y [T, blocks * the sum of the widths], none of the others
 typedef enum { SOURCE_A, SOURCE_B, SOURCE_C, SOURCE_ZEROS } ColumnSource;
 typedef struct {

@@ -307,7 +307,8 @@ typedef struct {
     void *source;
     WriteMaster *write_master;
     void *self;
-    bool adapters; // of adapters alone
+    bool adapters;    // of adapters alone
+    const char *only; // of one parameter and what is tied to it, by name; NULL: of all
 } Filling;
 
 static Status fill_values(const Params *params, Device *device, const Filling *how) {
@@ -319,6 +320,7 @@ static Status fill_values(const Params *params, Device *device, const Filling *h
     for (int i = 0; i < params->count && status == OK; i++) {
         const Param *p = params->items[i];
         if (p->chunk < 0 || p->tied_value || (how->adapters && !p->spec.adapter)) continue;
+        if (how->only && strcmp(how->only, p->spec.tied_to ? p->spec.tied_to : p->spec.name) != 0) continue;
         memset(local, 0, (size_t)param_local_count(p) * sizeof *local);
         status = how->fill(how->source, p, local);
         if (status == OK && how->write_master) how->write_master(how->self, p, local);
@@ -333,11 +335,16 @@ Status params_fill(const Params *params, Device *device, FillParam *fill, void *
     // The elements between parameters are reduced and gathered with them, so they must be zero.
     for (int c = 0; c < params->num_chunks; c++)
         device_zero(device, device_stream(device), params->chunks[c].values);
-    return fill_values(params, device, &(Filling){fill, source, write_master, self, false});
+    return fill_values(params, device, &(Filling){fill, source, write_master, self, false, NULL});
 }
 
 Status params_fill_adapters(const Params *params, Device *device, FillParam *fill, void *source) {
     return fill_values(params, device, &(Filling){.fill = fill, .source = source, .adapters = true});
+}
+
+Status params_fill_one(const Params *params, Device *device, const char *name, FillParam *fill, void *source,
+                       WriteMaster *write_master, void *self) {
+    return fill_values(params, device, &(Filling){fill, source, write_master, self, false, name});
 }
 
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,

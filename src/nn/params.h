@@ -115,6 +115,9 @@ Status params_fill(const Params *params, Device *device, FillParam *fill, void *
                    WriteMaster *write_master, void *self);
 // The same for the parameters of adapters alone: all others stay as they are.
 Status params_fill_adapters(const Params *params, Device *device, FillParam *fill, void *source);
+// The same for the parameter of this name and a copy that is tied to it: all others stay as they are.
+Status params_fill_one(const Params *params, Device *device, const char *name, FillParam *fill, void *source,
+                       WriteMaster *write_master, void *self);
 // Sets the initial values. Every element is a function of (seed, name, global index), so the model is the same on any
 // grid and for any number of threads.   ERR_OS without host memory.
 Status params_init(const Params *params, Device *device, uint64_t seed, WriteMaster *write_master,

@@ -9,8 +9,6 @@
 
 // ---- reading and stopping together --------------------------------------------------------------
 
-typedef enum { GO_ON, STOPPED, TIME_IS_UP, WENT_BACK } Verdict;
-
 static void trace_span(const char *name, double start_s, int64_t iteration) {
     trace_add_phase(name, start_s, clock_s(), iteration);
 }
@@ -44,7 +42,7 @@ static Status go_on_saving(TrainingRun *run, Status go_on(Saver *saver)) {
 // the vocabulary), that a signal came, that time is up, that a rank still writes a checkpoint.   Collective over the
 // world. The state of the run is written first, since other ranks wait here under the limit between steps.
 static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch,
-                   Verdict *verdict) {
+                   RunVerdict *verdict) {
     run_file_saved(run->file, run->control.iteration, run->saver.last);
     double start = clock_s();
     rank_doing("reading a batch");
@@ -86,7 +84,7 @@ static Status evaluate(TrainingRun *run, bool last) {
     if (run->eval_iters) spans_flush(&run->spans);
     for (int64_t i = 0; i < run->eval_iters; i++, consumed += samples) {
         Batch batch;
-        Verdict verdict;
+        RunVerdict verdict;
         TRY(load(run, run->batches.valid, consumed, samples, &batch, &verdict));
         if (verdict == STOPPED) return stopped(run);
         sum += (double)engine_evaluate(run->engine, batch);
@@ -97,9 +95,18 @@ static Status evaluate(TrainingRun *run, bool last) {
     if (!run->eval_iters) return OK;
     trace_span("evaluation", start, control->iteration);
     spans_evaluation(&run->spans, control->iteration, clock_s() - start);
+    run->validation = sum / (double)run->eval_iters;
     if (run->reporter)
-        reporter_validation(run->reporter, control->iteration, control->consumed,
-                            sum / (double)run->eval_iters, pairs ? &sums : NULL, last);
+        reporter_validation(run->reporter, control->iteration, control->consumed, run->validation,
+                            pairs ? &sums : NULL, last);
+    return OK;
+}
+
+Status run_evaluate(TrainingRun *run, double *loss) {
+    if (!run->eval_iters)
+        return fail(ERR_CONFIG, "--eval-iters 0 leaves out evaluations, or no data is held out");
+    TRY(evaluate(run, false));
+    *loss = run->validation;
     return OK;
 }
 
@@ -190,6 +197,8 @@ static Status save(TrainingRun *run, bool last) {
     run_file_saved(run->file, iteration, run->saver.last);
     return status;
 }
+
+Status run_save(TrainingRun *run) { return save(run, true); }
 
 static Status save_in_memory(TrainingRun *run) {
     if (!saver_is_needed(&run->saver, TO_MEMORY, run->control.iteration)) return OK;
@@ -297,7 +306,7 @@ static void plan_saves(TrainingRun *run, double step_s) {
     }
 }
 
-static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdict) {
+static Status one_iteration(TrainingRun *run, Interval *interval, RunVerdict *verdict) {
     StepControl *control = &run->control;
     int samples = control_batch(control);
     double start = clock_s();
@@ -318,6 +327,8 @@ static Status one_iteration(TrainingRun *run, Interval *interval, Verdict *verdi
     trace_span("step", start, control->iteration);
     spans_step(&run->spans, control->iteration, clock_s() - loaded);
     StepReport step = step_report(run, samples, &result, clock_s() - start);
+    run->last = (RunStep){
+        .loss = step.loss, .grad_norm = step.grad_norm, .seconds = step.elapsed_s, .skipped = step.skipped};
     run->train_s += step.elapsed_s;
     plan_saves(run, step.elapsed_s);
     patience_learn(&run->patience, step.elapsed_s, samples);
@@ -354,9 +365,11 @@ static bool save_is_due(const TrainingRun *run, SaveTarget target) {
 }
 
 // As in Megatron-LM, an evaluation comes before a checkpoint of the same iteration, and both before --exit-interval.
-static Status take_steps(TrainingRun *run, Interval *interval, Verdict *verdict) {
+static Status take_steps(TrainingRun *run, Interval *interval, RunVerdict *verdict) {
     while (!is_over(run) && *verdict == GO_ON) {
         if (evaluation_is_due(run)) TRY(evaluate(run, false));
+        TRY(run_between(run, verdict));
+        if (*verdict != GO_ON) return OK;
         TRY(one_iteration(run, interval, verdict));
         if (*verdict == WENT_BACK) {
             *verdict = GO_ON;
@@ -387,8 +400,9 @@ static Status finish_save(TrainingRun *run, Status status) {
 // checkpoint, so that a run which continues from it is the same as a longer run.
 static Status loop(TrainingRun *run) {
     Interval interval = {0};
-    Verdict verdict = GO_ON;
+    RunVerdict verdict = GO_ON;
     Status status = take_steps(run, &interval, &verdict);
+    if (status == OK && verdict == GO_ON) status = run_between(run, &verdict);
     report(run, &interval, true);
     Status ended = status;
     if (status == OK || status == INTERRUPTED) status = save(run, true);
@@ -462,10 +476,12 @@ Status train_run(Comm *world, void *arg) {
     TrainingRun run = {.job = job,
                        .options = job->options,
                        .world = world,
+                       .last = {.loss = NAN, .grad_norm = NAN},
                        .compared = -1,
                        .summed = -1,
                        .saver = {.lock = -1}};
-    if (comm_rank(world) == 0) run.reporter = &reporter, run.file = job->file;
+    if (comm_rank(world) == 0 && !job->quiet) run.reporter = &reporter;
+    if (comm_rank(world) == 0) run.file = job->file;
     Status status = train(&run);
     trace_file_close(&run.trace);
     status = close_reporter(&reporter, status);

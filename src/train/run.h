@@ -4,7 +4,7 @@
 #include "train/save_plan.h"
 #include "train/spans.h"
 
-typedef struct {
+struct TrainingRun {
     const TrainJob *job;
     const Options *options;
     Comm *world;
@@ -37,7 +37,9 @@ typedef struct {
     int signal;                // the one that asked to stop; 0: none
     double bytes_before;       // resident memory of this process before the model
     bool warned_of_evaluation; // the time of evaluations has been printed
-} TrainingRun;
+    RunStep last;              // of the last step
+    double validation;         // loss of the last evaluation
+};
 
 // ---- run_open.c ---------------------------------------------------------------------------------
 
@@ -46,6 +48,12 @@ Status run_open(TrainingRun *run);
 // --dry-run: prints what the run would take, without memory and steps.   Collective over the world.
 Status run_dry(TrainingRun *run);
 void run_set_limit(TrainingRun *run, WaitLimit limit); // of waits for other ranks, from now on
+
+// ---- between.c ----------------------------------------------------------------------------------
+
+typedef enum { GO_ON, STOPPED, TIME_IS_UP, WENT_BACK } RunVerdict;
+// Lets the caller do what it wants between two steps (TrainJob.between), such as ending the run.
+Status run_between(TrainingRun *run, RunVerdict *verdict);
 
 // ---- rewind.c -----------------------------------------------------------------------------------
 

@@ -292,15 +292,43 @@ void run_file_saved(RunFile *file, int64_t iteration, int64_t saved);
 // written, unless another run on this host writes it, since the folder may be another run's.
 void run_file_end(RunFile *file, RunEnd end, Status status);
 
+// ---- a run whose steps a caller asks for ---------------------------------------------------------------
+
+typedef struct TrainingRun TrainingRun; // one rank's part of it
+typedef struct {
+    int64_t iteration, end, consumed; // steps that are done, of the whole run; samples that were read
+    double loss, grad_norm, seconds;  // of the last step
+    double learning_rate;             // of the next one
+    bool skipped, over;               // the last step changed nothing; all steps are done
+} RunStep;
+RunStep run_last_step(const TrainingRun *run);
+Comm *run_world(const TrainingRun *run);
+const ModelShape *run_shape(const TrainingRun *run);
+// Evaluates on --eval-iters batches.   Collective over the world.   INTERRUPTED; ERR_CONFIG with --eval-iters 0
+Status run_evaluate(TrainingRun *run, double *loss);
+Status run_save(
+    TrainingRun *run); // a checkpoint in --save, unless this step's is there.   Collective over the world
+// Each rank writes the part of a weight's rectangle that it keeps, in fp32, to out [rows, cols] of the rectangle, which
+// the ranks share.   Collective over the world.
+Status run_read_weight(TrainingRun *run, const char *name, Rect rect, float *out);
+// Gives a weight other values, fp32 [rows, cols] of the whole tensor, the same on all ranks. Moments stay; an average
+// begins anew there.   Collective over the world.
+Status run_write_weight(TrainingRun *run, const char *name, const float *values);
+
 typedef struct {
     const Options *options;    // resolved
     const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
     RunFile *file;             // of process 0; NULL: the state of the run is not written
     const Outlet *output;      // standard output; NULL: the run does not notice when its reader leaves
     bool brief;     // prints short lines for people, and on a terminal one line that is kept up to date
+    bool quiet;     // prints nothing but warnings, and writes no metrics
     int threads;    // per rank
     int ranks_here; // of them on this machine
     double start_s; // clock_s() when the program began
+    // Optional: is called on every rank before each step, and after the last one until it ends the run. It may use the
+    // functions above.   Collective over the world: it does the same on all ranks.
+    Status (*between)(void *self, TrainingRun *run, bool *ends);
+    void *self;
 } TrainJob;
 
 // Whether --save and --load name the same folder: the run goes on from its own checkpoints.

@@ -1,5 +1,5 @@
-// Columns of one tensor made of those of others. Where all pieces are whole packs, a thread makes a pack of a row, else an
-// element.
+// Columns of one tensor made of those of others. Where all pieces are whole packs, a thread makes a pack of a row, else
+// an element.
 #include "device/cuda/portable.h"
 
 // An ArrangeColumns as the kernel reads it.
