@@ -35,10 +35,11 @@ static inline const char *setup_device(const Setup *s) {
 
 static inline const char *setup_name(const Setup *s) {
     static _Thread_local char text[160];
-    snprintf(text, sizeof text, "t%d d%d p%d v%d%s %s buckets of %lld%s%s%s%s on %s",
+    snprintf(text, sizeof text, "t%d d%d p%d ep%d etp%d v%d%s %s buckets of %lld%s%s%s%s on %s",
              grid_along(s->grid, AXIS_TP), grid_along(s->grid, AXIS_DP), grid_along(s->grid, AXIS_PP),
-             s->num_chunks, s->vee ? " vee" : "", dtype_name(s->dtype), (long long)s->bucket_elements,
-             s->optimizer ? " muon" : "", s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
+             grid_along(s->grid, AXIS_EP), grid_along(s->grid, AXIS_ETP), s->num_chunks, s->vee ? " vee" : "",
+             dtype_name(s->dtype), (long long)s->bucket_elements, s->optimizer ? " muon" : "",
+             s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
              s->overlap_gather ? " overlap_gather" : "", setup_device(s));
     return text;
 }
@@ -106,8 +107,8 @@ static inline Status setup_launch(const Setup *setup, RankMain *rank_main, void 
 
 // ---- gradients ----------------------------------------------------------------------------------
 
-// What data rank `dp` adds to the gradient of a whole parameter in a step; tensor ranks differ where each has
-// seen only its rows.
+// What data rank `dp`, or with experts the edp-th of their replicas, adds to the gradient of a whole parameter in a step;
+// tensor ranks differ where each has seen only its rows.
 static inline void contribution(const ParamSpec *spec, int step, int dp, int tp, float *whole) {
     int64_t n = spec->rows * spec->cols;
     uint64_t number = (uint64_t)(dp * 64 + (spec->reduction == REDUCTION_PARTIAL ? tp : 0));
@@ -118,7 +119,8 @@ static inline void contribution(const ParamSpec *spec, int step, int dp, int tp,
 static inline void fill_gradient(Share *s, const Param *p, int step) {
     float whole[FIXTURE_LARGEST], local[FIXTURE_LARGEST];
     Place place = s->runtime.context.groups.topology.place;
-    contribution(&p->spec, step, place.at[AXIS_DP], place.at[AXIS_TP], whole);
+    Axis replicas = p->spec.experts ? AXIS_EDP : AXIS_DP;
+    contribution(&p->spec, step, place.at[replicas], place.at[AXIS_TP], whole);
     param_slice(p, whole, local);
     device_upload(s->runtime.device, s->runtime.context.stream, p->grad, local);
 }
@@ -143,12 +145,12 @@ static inline void run_backward(Share *s, int step) {
 
 typedef struct {
     pthread_mutex_t lock;
-    float of[FIXTURE_PARAMS][FIXTURE_LARGEST]; // NaN: no rank has it
+    float of[FIXTURE_MOST_PARAMS][FIXTURE_LARGEST]; // NaN: no rank has it
 } Whole;
 
 static inline void whole_open(Whole *w) {
     pthread_mutex_init(&w->lock, NULL);
-    for (int i = 0; i < FIXTURE_PARAMS; i++)
+    for (int i = 0; i < FIXTURE_MOST_PARAMS; i++)
         for (int64_t k = 0; k < FIXTURE_LARGEST; k++) w->of[i][k] = NAN;
 }
 
@@ -260,9 +262,9 @@ static inline void collect_values(Whole *w, const Share *s) {
 // Every element of a that exists equals b's, but for the tied copy, which not every grid has.
 static inline void expect_same_whole(const Whole *a, const Whole *b, const char *what, const Setup *setup) {
     int64_t bad = 0, none = 0;
-    for (int i = 0; i < FIXTURE_PARAMS; i++)
+    for (int i = 0; i < fixture_params(); i++)
         for (int64_t k = 0; k < FIXTURE_LARGEST; k++) {
-            if (i + 1 == FIXTURE_PARAMS && (isnan(a->of[i][k]) || isnan(b->of[i][k]))) continue;
+            if (i + 1 == fixture_params() && (isnan(a->of[i][k]) || isnan(b->of[i][k]))) continue;
             none += isnan(a->of[i][k]) != isnan(b->of[i][k]);
             bad += !isnan(a->of[i][k]) && !same_bits(a->of[i][k], b->of[i][k]);
         }

@@ -168,6 +168,8 @@ static inline void compare_cuts(Setup base) {
         Setup setup = cuts[i];
         setup.grid.size[AXIS_TP] = base.grid.size[AXIS_TP],
         setup.grid.size[AXIS_DP] = base.grid.size[AXIS_DP];
+        setup.grid.size[AXIS_EP] = base.grid.size[AXIS_EP],
+        setup.grid.size[AXIS_ETP] = base.grid.size[AXIS_ETP];
         setup.dtype = base.dtype;
         setup.device = base.device;
         setup.optimizer = base.optimizer;

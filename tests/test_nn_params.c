@@ -80,19 +80,17 @@ static void expect_rects(const Param *p, int pieces) {
     enum { MAX_ELEMENTS = 24 * 48 };
     float whole[MAX_ELEMENTS], local[MAX_ELEMENTS], back[MAX_ELEMENTS];
     int64_t count = param_local_count(p), found = 0, real = 0;
-    PlacementRect rects[MAX_PLACEMENT_RECTS];
     fill_whole(p, whole);
     param_slice(p, whole, local);
     for (int64_t i = 0; i < count; i++) real += local[i] < element(p->spec.real_rows, 0), back[i] = -1;
     for (int k = 0; k < pieces; k++) {
         int64_t begin = count * k / pieces, end = count * (k + 1) / pieces;
-        int n = placement_rects(&p->place, begin, end - begin, rects);
-        for (int i = 0; i < n; i++)
-            for (int64_t e = 0; e < rects[i].rows * rects[i].cols; e++) {
-                int64_t row = e / rects[i].cols, col = e % rects[i].cols;
-                int64_t at = rects[i].local + row * rects[i].stride + col;
+        PlacementRects rects = placement_rects(&p->place, begin, end - begin);
+        for (PlacementRect r; placement_next_rect(&rects, &r);)
+            for (int64_t e = 0; e < r.rows * r.cols; e++) {
+                int64_t row = e / r.cols, col = e % r.cols, at = r.local + row * r.stride + col;
                 EXPECT(at >= begin && at < end, "element %lld is not of the stretch", (long long)at);
-                back[at] = element(rects[i].row + row, rects[i].col + col);
+                back[at] = element(r.row + row, r.col + col);
                 found++;
             }
     }
@@ -122,6 +120,70 @@ static void rectangles_are_the_share(void) {
                 }
                 params_free(&params);
             }
+}
+
+// ---- experts ------------------------------------------------------------------------------------
+
+static const Cut expert_cuts[] = {
+    {.dim = -1}, {.dim = 0}, {.dim = 1}, {.dim = 0, .blocks = 2}, {.dim = 1, .blocks = 2}};
+enum {
+    NUM_EXPERT_CUTS = sizeof expert_cuts / sizeof *expert_cuts,
+    EXPERTS = 4,
+    EXPERT_ROWS = 24,
+    EXPERT_COLS = 48
+};
+
+static Grid expert_grid(int etp, int ep, int dp) {
+    Grid grid = GRID(etp, ep * dp, 1);
+    grid.size[AXIS_EP] = ep;
+    return grid;
+}
+
+// What a rank holds is what it would hold of each of its experts alone, one after the other.
+static void expect_experts(const Param *p, Grid grid, int rank) {
+    enum { ROWS = EXPERT_ROWS / EXPERTS, ALL = EXPERT_ROWS * EXPERT_COLS };
+    float whole[ALL], local[ALL], alone[ALL];
+    Place at = grid_place(grid, rank);
+    int etp = grid_along(grid, AXIS_ETP), here = EXPERTS / grid_along(grid, AXIS_EP);
+    fill_whole(p, whole);
+    param_slice(p, whole, local);
+    int64_t count = param_local_count(p) / here;
+    for (int e = 0; e < here; e++) {
+        Params one = {0};
+        Param *expert = declare_one(&one, ROWS, EXPERT_COLS, p->spec.cut);
+        int number = at.at[AXIS_EP] * here + e;
+        param_hold(expert, etp, at.at[AXIS_ETP]);
+        param_slice(expert, whole + number * ROWS * EXPERT_COLS, alone);
+        EXPECT(param_local_count(expert) == count &&
+                   !memcmp(alone, local + e * count, (size_t)count * sizeof *alone),
+               "expert %d on rank %d, dim %d", number, rank, p->spec.cut.dim);
+        params_free(&one);
+    }
+}
+
+static void experts_are_cut_one_by_one(void) {
+    static const int pieces[] = {1, 3, 7, 100};
+    for (int c = 0; c < NUM_EXPERT_CUTS; c++)
+        for (int i = 0; i < 12; i++) {
+            Grid grid = expert_grid(1 + i % 2 * 2, 1 << i / 2 % 3, 1 + i / 6);
+            Params params = {0};
+            Param *p = declare_one(&params, EXPERT_ROWS, EXPERT_COLS, expert_cuts[c]);
+            p->spec.experts = EXPERTS;
+            int64_t firsts = 0;
+            for (int rank = 0; rank < grid_size(grid); rank++) {
+                param_hold_on(p, grid, rank);
+                expect_experts(p, grid, rank);
+                for (int k = 0; k < 4; k++) expect_rects(p, pieces[k]);
+                firsts += p->place.first && !grid_place(grid, rank).at[AXIS_EDP] ? param_local_count(p) : 0;
+                EXPECT(!placement_is_replicated(&p->place, ROLE_EXPERT) &&
+                           !placement_is_replicated(&p->place, ROLE_TENSOR) &&
+                           placement_is_replicated(&p->place, ROLE_EXPERT_REPLICAS) &&
+                           placement_is_replicated(&p->place, ROLE_EXPERT_TENSOR) == (p->spec.cut.dim < 0),
+                       "replicas on rank %d", rank);
+            }
+            EXPECT(firsts == EXPERT_ROWS * EXPERT_COLS, "%lld elements once", (long long)firsts);
+            params_free(&params);
+        }
 }
 
 // ---- places -------------------------------------------------------------------------------------
@@ -421,6 +483,7 @@ int main(int argc, char **argv) {
         (const Test[]){{"slices_put_together_are_the_whole", slices_put_together_are_the_whole},
                        {"blocks_are_cut_one_by_one", blocks_are_cut_one_by_one},
                        {"rectangles_are_the_share", rectangles_are_the_share},
+                       {"experts_are_cut_one_by_one", experts_are_cut_one_by_one},
                        {"regions_are_as_promised", regions_are_as_promised},
                        {"ties_within_a_rank_share_the_value", ties_within_a_rank_share_the_value},
                        {"ties_between_ranks_have_one_layout", ties_between_ranks_have_one_layout},

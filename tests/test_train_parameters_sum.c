@@ -24,12 +24,11 @@ static Status flip_part(void *self, const OwnedPart *part) {
     if (part->param->spec.tied_to || !part->param->place.first || f->seen++ != f->sums->part) return OK;
     Context *c = engine_context(f->engine);
     device_sync(c->device, c->stream);
-    PlacementRect rects[MAX_PLACEMENT_RECTS]; // without padding, which is no part of the model
-    CHECK(placement_rects(&part->param->place, part->begin, part->count, rects) > 0,
-          "a part of nothing but padding");
-    int64_t element = f->sums->element % (rects->rows * rects->cols);
-    int64_t place =
-        rects->local - part->begin + element / rects->cols * rects->stride + element % rects->cols;
+    PlacementRects rects = placement_rects(&part->param->place, part->begin, part->count);
+    PlacementRect rect; // without padding, which is no part of the model
+    CHECK(placement_next_rect(&rects, &rect), "a part of nothing but padding");
+    int64_t element = f->sums->element % (rect.rows * rect.cols);
+    int64_t place = rect.local - part->begin + element / rect.cols * rect.stride + element % rect.cols;
     size_t size = dtype_bytes(part->main.dtype);
     char *at = (char *)device_address(c->device, part->main) + place * (int64_t)size;
     at[f->sums->bit / 8 % size] = (char)(at[f->sums->bit / 8 % size] ^ (1 << f->sums->bit % 8));

@@ -46,11 +46,10 @@ Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count) 
 Status weight_reader_fill(void *self, const Param *p, float *local) {
     const WeightReader *reader = self;
     const char *name = p->spec.tied_to ? p->spec.tied_to : p->spec.name;
-    PlacementRect rects[MAX_PLACEMENT_RECTS];
-    int n = placement_rects(&p->place, 0, param_local_count(p), rects);
-    for (int i = 0; i < n; i++) {
-        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
-        TRY(reader->read(reader->self, name, rect, local + rects[i].local, rects[i].stride));
+    PlacementRects rects = placement_rects(&p->place, 0, param_local_count(p));
+    for (PlacementRect at; placement_next_rect(&rects, &at);) {
+        Rect rect = {at.row, at.col, at.rows, at.cols};
+        TRY(reader->read(reader->self, name, rect, local + at.local, at.stride));
     }
     return OK;
 }

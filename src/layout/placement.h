@@ -1,6 +1,8 @@
 // Placement: the part of a tensor that each rank holds. A tensor says over which axis one of its dimensions is cut and
-// how its gradient becomes whole. From that follow, here, the share of a rank, the ranks that hold replicas of it, the
-// regions and buckets that it lies in, and its rectangles in a checkpoint.
+// how its gradient becomes whole. One that holds the matrices of all experts of a layer, one after the other along its
+// rows, is cut over ep in whole experts first; then each of these matrices is cut by itself. From that follow the share
+// of a rank, the ranks that hold replicas of it, the regions and buckets that it lies in, and its rectangles in a
+// checkpoint.
 #pragma once
 #include "layout/topology.h"
 #include <stdint.h>
@@ -12,7 +14,7 @@
 // is cut block by block: a rank holds its slice of each, one after the other.
 typedef struct {
     int dim, blocks;
-    Axis axis; // tp, unless it is said
+    Axis axis; // tp, unless it is said; of experts always etp
 } Cut;
 
 // ---- how its gradient becomes whole ---------------------------------------------------------------
@@ -22,15 +24,18 @@ enum { NO_ROLE = NUM_ROLES };
 // A gradient is first summed over the ranks of `first`, at the end of a step, then over the `replicas`, which also
 // share its optimizer state. Without `first` it is final on a rank as soon as the last backward has passed it. Where
 // no other rank has the role `first`, the row `alone` holds instead. The order of rows is that of the regions of a
-// chunk's memory (nn/params.h). MATRIX is WHOLE, apart from the others: matrices that an optimizer steps as wholes.
-//  reduction, first, replicas, alone, what a rank does in the first sum
+// chunk's memory (nn/params.h). MATRIX is WHOLE, apart from the others: matrices that an optimizer steps as wholes. So
+// is EXPERT_MATRIX of EXPERT. An expert's gradient holds the tokens of all ranks that share it over ep.
+//  reduction, first, replicas, alone, matrices, what a rank does in the first sum
 #define PLACEMENT_REDUCTIONS(X)                                                                              \
-    X(WHOLE, NO_ROLE, ROLE_REPLICAS, WHOLE, "")                                                              \
-    X(MATRIX, NO_ROLE, ROLE_REPLICAS, MATRIX, "")                                                            \
-    X(PARTIAL, ROLE_TENSOR, ROLE_REPLICAS, WHOLE, "sum of partial gradients over tp")                        \
-    X(TIED, ROLE_ENDS, ROLE_REPLICAS, TIED, "sum of tied gradients")
+    X(WHOLE, NO_ROLE, ROLE_REPLICAS, WHOLE, false, "")                                                       \
+    X(MATRIX, NO_ROLE, ROLE_REPLICAS, MATRIX, true, "")                                                      \
+    X(PARTIAL, ROLE_TENSOR, ROLE_REPLICAS, WHOLE, false, "sum of partial gradients over tp")                 \
+    X(TIED, ROLE_ENDS, ROLE_REPLICAS, TIED, false, "sum of tied gradients")                                  \
+    X(EXPERT, NO_ROLE, ROLE_EXPERT_REPLICAS, EXPERT, false, "")                                              \
+    X(EXPERT_MATRIX, NO_ROLE, ROLE_EXPERT_REPLICAS, EXPERT_MATRIX, true, "")
 
-#define X(reduction, first, replicas, alone, doing) REDUCTION_##reduction,
+#define X(reduction, first, replicas, alone, matrices, doing) REDUCTION_##reduction,
 typedef enum { PLACEMENT_REDUCTIONS(X) NUM_REDUCTIONS } Reduction;
 #undef X
 
@@ -38,6 +43,7 @@ typedef struct {
     int first; // a Role or NO_ROLE
     Role replicas;
     Reduction alone;
+    bool matrices; // of matrices that an optimizer steps as wholes
     const char *doing;
 } ReductionInfo;
 
@@ -49,18 +55,25 @@ Reduction reduction_on(Grid grid, Reduction reduction);
 // ---- what a rank holds ------------------------------------------------------------------------------
 
 typedef struct {
-    Cut cut;
-    int64_t rows, cols; // of the whole tensor; a vector is one row
-    int64_t real_rows;  // rows from here on are padding
-    int parts, part;    // the number of slices, and the one that this rank holds
+    Cut cut;                   // `blocks` counts those of all experts of this rank
+    int64_t rows, cols;        // of the whole tensor; a vector is one row
+    int64_t real_rows;         // rows from here on are padding
+    int64_t first_row, height; // the rows that are cut: those of this rank's experts, else all
+    int parts, part;           // the number of slices, and the one that this rank holds
     Reduction reduction;
     bool first; // true on the lowest rank that holds this share, and on that rank's replicas
 } Placement;
 
-// Says what this rank holds of a tensor of rows x cols, whose rows from `real_rows` on are padding.
-// CHECK: the blocks divide into slices.
-Placement placement_of(const Topology *topology, Cut cut, Reduction reduction, int64_t rows, int64_t cols,
-                       int64_t real_rows);
+// A tensor of rows x cols, whose rows from `real_rows` on are padding. With `experts` it holds as many matrices of
+// rows / experts x cols, one after the other, and `cut` is that of each of them; 0: it does not.
+typedef struct {
+    Cut cut;
+    Reduction reduction;
+    int64_t rows, cols, real_rows;
+    int experts;
+} PlacedTensor;
+// Says what this rank holds of a tensor.   CHECK: experts and blocks divide into slices.
+Placement placement_of(const Topology *topology, PlacedTensor tensor);
 int64_t placement_rows(const Placement *placement); // of the share
 int64_t placement_cols(const Placement *placement);
 int64_t placement_count(const Placement *placement); // its elements
@@ -75,12 +88,20 @@ typedef struct {
 int64_t placement_runs(const Placement *placement);
 PlacementRun placement_run(const Placement *placement, int64_t i);
 
-// Elements [begin, begin + count) of a share as rectangles of the whole tensor, without padding rows: at most
-// 3 * blocks. Row i of one is at share element local + i * stride.
+// A rectangle of the whole tensor. Its row i is at share element local + i * stride.
 typedef struct {
     int64_t row, col, rows, cols;
     int64_t local, stride;
 } PlacementRect;
-enum { MAX_PLACEMENT_RECTS = 24 };
-int placement_rects(const Placement *placement, int64_t begin, int64_t count,
-                    PlacementRect rects[MAX_PLACEMENT_RECTS]);
+// The rectangles of elements [begin, begin + count) of a share, without padding rows. placement_next_rect gives one
+// after the other, and false behind the last one.
+typedef struct {
+    int64_t row, col, rows, cols;
+} PlacementArea; // of a share
+typedef struct {
+    const Placement *placement; // borrowed
+    PlacementArea areas[3];
+    int num_areas, area, block;
+} PlacementRects;
+PlacementRects placement_rects(const Placement *placement, int64_t begin, int64_t count);
+bool placement_next_rect(PlacementRects *rects, PlacementRect *rect);

@@ -119,6 +119,7 @@ static Reduction reduction_of(const Params *params, const Param *p) {
     bool apart = params->matrices_apart && p->spec.matrices[0];
     CHECK(!apart || p->spec.reduction == REDUCTION_WHOLE, "the matrix %s has another reduction",
           p->spec.name);
+    if (p->spec.experts) return apart ? REDUCTION_EXPERT_MATRIX : REDUCTION_EXPERT;
     if (apart) return REDUCTION_MATRIX;
     return tied ? REDUCTION_TIED : p->spec.reduction;
 }
@@ -126,8 +127,12 @@ static Reduction reduction_of(const Params *params, const Param *p) {
 static void find_shares(Params *params, const Topology *topology) {
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        p->place = placement_of(topology, p->spec.cut, reduction_of(params, p), p->spec.rows, p->spec.cols,
-                                p->spec.real_rows);
+        p->place = placement_of(topology, (PlacedTensor){.cut = p->spec.cut,
+                                                         .reduction = reduction_of(params, p),
+                                                         .rows = p->spec.rows,
+                                                         .cols = p->spec.cols,
+                                                         .real_rows = p->spec.real_rows,
+                                                         .experts = p->spec.experts});
     }
 }
 
@@ -160,7 +165,8 @@ static int64_t lay_out(Params *params, int chunk, Reduction region, int64_t end)
 
 static int64_t region_end(Params *params, int chunk, Reduction region, Grid grid, int64_t begin) {
     int replicas = grid_count(grid, placement_reductions[region].replicas);
-    return round_up(lay_out(params, chunk, region, begin), (int64_t)PARAM_ALIGNMENT * replicas);
+    int64_t count = lay_out(params, chunk, region, begin) - begin;
+    return begin + round_up(count, (int64_t)PARAM_ALIGNMENT * replicas);
 }
 
 static Tensor local_tensor(const Param *p, Tensor flat) {

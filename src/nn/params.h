@@ -23,9 +23,12 @@ typedef struct {
     Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
     int stage;           // the model stage that holds it
     const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
+    // It holds the matrices of so many experts, one after the other along its rows. `cut` is that of each of them, and
+    // the reduction follows. 0: it is of no experts.
+    int experts;
     // Of a hidden matrix, which an optimizer may step as a whole (Params.matrices_apart), how many of its rows in turn
-    // are of one matrix, then of the next: queries, keys, values; {1} where all are of one. All zeros: it is no such
-    // matrix, but a table, a bias, a gain. A slice over tp has whole turns.
+    // are of one matrix, then of the next: queries, keys, values; {1} where all are of one, or of one expert. All
+    // zeros: it is no such matrix, but a table, a bias, a gain. A slice over tp has whole turns.
     int64_t matrices[MAX_MATRICES];
 } ParamSpec;
 
@@ -88,9 +91,10 @@ typedef struct {
     int num_units;
     ChunkParams *chunks;
     int num_chunks;
-    bool values_only;    // set before placing: a model that is not trained takes no gradients
-    bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
-    bool matrices_apart; // set before placing: hidden matrices have a region of their own, REDUCTION_MATRIX
+    bool values_only;   // set before placing: a model that is not trained takes no gradients
+    bool adapters_only; // set before declaring: all parameters but those of adapters are frozen
+    bool
+        matrices_apart; // set before placing: hidden matrices have regions of their own, MATRIX and EXPERT_MATRIX
     // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one
     // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary
     // tree.

@@ -48,7 +48,6 @@ static Status check_gpu(const Runtime *r, int ranks_per_gpu, Comm *world) {
 Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     const RuntimeMemory *memory = spec->memory;
     *r = (Runtime){.world = world};
-    TRY(grid_check(spec->topology.grid));
     DeviceOptions device = {.kind = memory ? spec->device : "null",
                             .stands_for = memory ? NULL : spec->device,
                             .threads = spec->threads,

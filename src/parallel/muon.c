@@ -6,26 +6,38 @@
 
 // ---- the matrices of a parameter ------------------------------------------------------------------
 
-// One of the matrices of a parameter: of every `period` rows `height` are its own, from row `first` on. Rows and
-// columns are those of the whole matrix.
+// One of the matrices of a parameter: of every `period` rows `height` are its own, from row `first` on. It lies in rows
+// [begin, begin + extent) of a rank's share, all of them where it is not an expert's. Rows and columns are those of the
+// whole matrix.
 typedef struct {
-    int64_t period, first, height, rows, cols;
+    int64_t period, first, height, rows, cols, begin, extent;
 } Matrix;
 
 static bool splits(const Optimizer *o, const Param *p) {
     return o->options.muon.split_qkv && p->spec.matrices[1] > 0;
 }
 
+static int experts_here(const Optimizer *o, const Param *p) {
+    return p->spec.experts / context_ranks(o->context, ROLE_EXPERT);
+}
+
+// The matrices that this rank has a share of. A parameter is of experts on all ranks, or on none.
 static int count_matrices(const Optimizer *o, const Param *p) {
     int count = 1;
+    if (p->spec.experts) return experts_here(o, p);
     while (splits(o, p) && count < MAX_MATRICES && p->spec.matrices[count]) count++;
     return count;
 }
 
 static Matrix matrix_of(const Optimizer *o, const Param *p, int k) {
     const int64_t *heights = p->spec.matrices;
-    Matrix m = {1, 0, 1, p->spec.rows, p->spec.cols};
-    if (!splits(o, p)) return m;
+    Matrix m = {1, 0, 1, p->spec.rows, p->spec.cols, 0, placement_rows(&p->place)};
+    if (p->spec.experts) {
+        m.rows /= p->spec.experts;
+        m.extent /= experts_here(o, p);
+        m.begin = k * m.extent;
+    }
+    if (p->spec.experts || !splits(o, p)) return m;
     m.height = heights[k];
     for (int i = 0; i < k; i++) m.first += heights[i];
     m.period = m.first;
@@ -34,7 +46,21 @@ static Matrix matrix_of(const Optimizer *o, const Param *p, int k) {
     return m;
 }
 
-static int matrix_number(int param, int k) { return param * MAX_MATRICES + k; }
+// The number of the k-th matrix here of a parameter, among all of the model.
+static int matrix_number(const Optimizer *o, int param, int k) {
+    const Param *p = o->params->items[param];
+    int before = p->spec.experts ? experts_here(o, p) * context_rank(o->context, ROLE_EXPERT) : 0;
+    return o->muon->first[param] + before + k;
+}
+
+// Numbers the matrices of the model: a row of at least MAX_MATRICES for each parameter.
+static void number_matrices(const Optimizer *o) {
+    for (int i = 0; i < o->params->count; i++) {
+        int experts = o->params->items[i]->spec.experts;
+        o->muon->first[i] = o->muon->num_matrices;
+        o->muon->num_matrices += experts > MAX_MATRICES ? experts : MAX_MATRICES;
+    }
+}
 
 // ---- life ---------------------------------------------------------------------------------------
 
@@ -43,10 +69,12 @@ static int matrix_number(int param, int k) { return param * MAX_MATRICES + k; }
 static int list_rows(Matrix m, int64_t width, OpSegment piece, int64_t begin, OpSegment *rows) {
     int count = 0;
     int64_t end = begin + piece.count, group = m.period * width;
+    int64_t low = m.begin * width, high = low + m.extent * width;
     bool all = m.height == m.period;
-    for (int64_t at = all ? begin : begin / group * group; at < end; at = all ? end : at + group) {
-        int64_t from = all ? at : at + m.first * width, to = all ? end : from + m.height * width;
-        from = from > begin ? from : begin, to = to < end ? to : end;
+    low = low > begin ? low : begin, high = high < end ? high : end;
+    for (int64_t at = all ? low : begin / group * group; at < high; at = all ? high : at + group) {
+        int64_t from = all ? at : at + m.first * width, to = all ? high : from + m.height * width;
+        from = from > low ? from : low, to = to < high ? to : high;
         if (from >= to) continue;
         if (rows) rows[count] = (OpSegment){piece.begin + from - begin, to - from, piece.row, false};
         count++;
@@ -64,7 +92,7 @@ static int list_shard(const Optimizer *o, int bucket, OpSegment *rows) {
         OpSegment piece = shard->pieces[i];
         int64_t begin = piece.begin + b->shard_begin - p->offset;
         for (int k = 0, param = (int)shard->pieces[i].row; k < count_matrices(o, p); k++) {
-            piece.row = param < 0 ? -1 : matrix_number(param, k);
+            piece.row = param < 0 ? -1 : matrix_number(o, param, k);
             count += list_rows(matrix_of(o, p, k), p->value.cols, piece, begin, rows ? rows + count : NULL);
         }
     }
@@ -80,15 +108,16 @@ static double cost_of(const Optimizer *o, const Param *p) {
     return cost;
 }
 
-// Gives each matrix to the replica that has least to do so far: alike on all replicas, which hold the same ones.
-static Status divide_work(Optimizer *o) {
-    int replicas = context_ranks(o->context, placement_reductions[REDUCTION_MATRIX].replicas);
+// Gives the matrices of each parameter to the replica that has least to do so far: alike on all replicas, which hold
+// the same ones.
+static Status divide_work(Optimizer *o, Reduction reduction) {
+    int replicas = context_ranks(o->context, placement_reductions[reduction].replicas);
     double *load = calloc((size_t)replicas, sizeof *load);
     if (!load) return fail(ERR_OS, "no memory for the work of %d replicas", replicas);
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
         int least = 0;
-        if (p->chunk < 0 || p->place.reduction != REDUCTION_MATRIX) continue;
+        if (p->chunk < 0 || p->place.reduction != reduction) continue;
         for (int r = 1; r < replicas; r++)
             if (load[r] < load[least]) least = r;
         o->muon->owner[i] = least;
@@ -110,7 +139,9 @@ Status muon_create(Optimizer *o, Arena *arena) {
     Muon *muon = o->muon = calloc(1, sizeof *muon);
     if (!muon) return fail(ERR_OS, "no memory for Muon");
     size_t n = (size_t)o->buckets->count + 1;
-    muon->num_matrices = o->params->count * MAX_MATRICES;
+    muon->first = calloc((size_t)o->params->count + 1, sizeof *muon->first);
+    if (!muon->first) return fail(ERR_OS, "no memory for %d parameters of Muon", o->params->count);
+    number_matrices(o);
     muon->owner = calloc((size_t)o->params->count + 1, sizeof *muon->owner);
     muon->num_rows = calloc(n, sizeof *muon->num_rows);
     muon->rows = calloc(n, sizeof(OpSegment *));
@@ -124,7 +155,8 @@ Status muon_create(Optimizer *o, Arena *arena) {
         list_shard(o, i, muon->rows[i]);
     }
     muon->sums = tensor_take(arena, "sums of squares of updates", muon->num_matrices, 3, F64);
-    TRY(divide_work(o));
+    TRY(divide_work(o, REDUCTION_MATRIX));
+    TRY(divide_work(o, REDUCTION_EXPERT_MATRIX));
     return check_sums(o);
 }
 
@@ -134,6 +166,7 @@ void muon_destroy(Optimizer *o) {
     for (int i = 0; muon->rows && i < o->buckets->count; i++) free(muon->rows[i]);
     free(muon->rows);
     free(muon->num_rows);
+    free(muon->first);
     free(muon->owner);
     free(muon->host);
     free(muon);
@@ -157,12 +190,20 @@ static void accumulate(const Optimizer *o, const Bucket *b, Tensor m, double gra
         device_copy(c->device, c->stream, g, m);
 }
 
+static double largest_update(Optimizer *o) {
+    double max = optimizer_largest(o, REDUCTION_MATRIX);
+    bool experts = false;
+    for (int i = 0; i < o->params->count; i++)
+        experts |= o->params->items[i]->place.reduction == REDUCTION_EXPERT_MATRIX;
+    return experts ? fmax(max, optimizer_largest(o, REDUCTION_EXPERT_MATRIX)) : max;
+}
+
 // Finds the norm of every matrix of the model, to which no cut can change a bit (optimizer_grad_norm does the same).
 static void find_norms(Optimizer *o) {
     const Context *c = o->context;
     Muon *muon = o->muon;
     int exponent;
-    double max = optimizer_largest(o, REDUCTION_MATRIX);
+    double max = largest_update(o);
     // A step whose gradients are not finite was left out before, and of finite ones fp32 holds the momentum.
     CHECK(isfinite(max), "an update of Muon is not finite");
     frexp(max, &exponent);
@@ -209,22 +250,35 @@ static void move_rows(const Context *c, Matrix m, Tensor share, Tensor alone, do
     }
 }
 
-// Makes one matrix of a parameter orthogonal. `whole` are the shares of all tp ranks, one after the other, of which
+// Moves the rows of a matrix between the shares of all tensor ranks, which stand one after the other, and `alone`.
+static void move_shares(const Context *c, Matrix m, Tensor whole, int parts, Tensor alone, double factor) {
+    int64_t all = whole.rows / parts, rows = alone.rows / parts;
+    if (m.extent == all) { // of all shares at once
+        move_rows(c, m, whole, alone, factor, false);
+        return;
+    }
+    for (int i = 0; i < parts; i++)
+        move_rows(c, m, tensor_rows(whole, i * all + m.begin, m.extent), tensor_rows(alone, i * rows, rows),
+                  factor, false);
+}
+
+// Makes one matrix of a parameter orthogonal. `whole` are the shares of all tensor ranks, one after the other, of which
 // `share` is this rank's.
 static void orthogonalise(const Optimizer *o, int param, int k, Tensor whole, Tensor share) {
     const Context *c = o->context;
     const Param *p = o->params->items[param];
     const MuonOptions *options = &o->options.muon;
-    const double least = 1e-7, norm = o->muon->host[matrix_number(param, k)];
+    const double least = 1e-7, norm = o->muon->host[matrix_number(o, param, k)];
     ArenaMark mark = arena_mark(c->scratch);
     Matrix m = matrix_of(o, p, k);
     int parts = p->place.parts, blocks = p->place.cut.dim == 1 ? parts : 1;
     int64_t rows = m.rows * m.cols / whole.cols, own = rows / parts;
     Tensor x = tensor_take(c->scratch, "matrix of updates", rows, whole.cols, F32);
     Tensor y = tensor_take(c->scratch, "next matrix of updates", rows, whole.cols, F32);
-    move_rows(c, m, whole, x, 1 / fmax(norm, least), false);
+    move_shares(c, m, whole, parts, x, 1 / fmax(norm, least));
     x = newton_schulz(c, options, x, y, blocks);
-    move_rows(c, m, share, tensor_rows(x, own * p->place.part, own), scale_of(options, m), true);
+    move_rows(c, m, tensor_rows(share, m.begin, m.extent), tensor_rows(x, own * p->place.part, own),
+              scale_of(options, m), true);
     arena_release(c->scratch, mark);
 }
 
@@ -236,7 +290,8 @@ static void step_param(const Optimizer *o, int param) {
     if (p->place.parts > 1) {
         whole = tensor_take(c->scratch, "updates of all tp ranks", p->grad.rows * p->place.parts,
                             p->grad.cols, F32);
-        comm_all_gather(context_group(c, ROLE_TENSOR), c->stream, p->grad, whole);
+        Role shares = p->spec.experts ? ROLE_EXPERT_TENSOR : ROLE_TENSOR;
+        comm_all_gather(context_group(c, shares), c->stream, p->grad, whole);
     }
     for (int k = 0; k < count_matrices(o, p); k++) orthogonalise(o, param, k, whole, p->grad);
     arena_release(c->scratch, mark);
@@ -257,11 +312,11 @@ static void gather_updates(const Optimizer *o) {
 // What other replicas orthogonalise becomes zero here, so that the sum over them is their result.
 static void orthogonalise_own(const Optimizer *o) {
     const Context *c = o->context;
-    int replica = context_rank(c, placement_reductions[REDUCTION_MATRIX].replicas);
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
-        if (p->chunk < 0 || p->place.reduction != REDUCTION_MATRIX) continue;
-        if (o->muon->owner[i] == replica)
+        const ReductionInfo *info = &placement_reductions[p->place.reduction];
+        if (p->chunk < 0 || !info->matrices) continue;
+        if (o->muon->owner[i] == context_rank(c, info->replicas))
             step_param(o, i);
         else
             device_zero(c->device, c->stream, p->grad);

@@ -3,7 +3,9 @@
 #include "parallel/parallel.h"
 
 // Returns whether Muon steps the bucket: it holds hidden matrices alone.
-static inline bool is_stepped_whole(const Bucket *bucket) { return bucket->reduction == REDUCTION_MATRIX; }
+static inline bool is_stepped_whole(const Bucket *bucket) {
+    return placement_reductions[bucket->reduction].matrices;
+}
 
 // x, whose largest singular value is at most 1, made orthogonal by Newton-Schulz: x <- a x + (b A + c A^2) x with
 // A = x x^T, or the same from the right where x is tall. x and y F32 [blocks * rows, cols]: `blocks` matrices
@@ -13,7 +15,8 @@ Tensor newton_schulz(const Context *context, const MuonOptions *options, Tensor 
 
 // What Muon keeps besides the momentum: who orthogonalises what, and the norms of the matrices.
 struct Muon {
-    int num_matrices; // of the model, MAX_MATRICES for each parameter
+    int num_matrices; // of the model
+    int *first;       // [params->count] the number of a parameter's first matrix
     int *owner;       // [params->count] the replica that orthogonalises a parameter of this rank
     int *num_rows;    // [buckets->count]
     OpSegment *

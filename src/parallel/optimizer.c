@@ -19,7 +19,7 @@ static OpSegment owned_piece(const Bucket *b, const Param *p) {
 
 // True when this rank adds its piece of a parameter to the norm: of the owners that hold the same piece, one does.
 static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
-    bool first_replica = b->sharded || !o->buckets->sharded || b->replica == 0;
+    bool first_replica = b->sharded || !o->all_own || b->replica == 0;
     return !p->spec.tied_to && p->place.first && first_replica;
 }
 
@@ -82,7 +82,9 @@ Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Param
     *o = (Optimizer){.context = context, .params = params, .buckets = buckets, .options = options};
     CHECK(comm_size(world) == grid_size(context->groups.topology.grid), "a world of %d ranks",
           comm_size(world));
-    o->owners = buckets->sharded ? world : context_group(context, ROLE_MODEL);
+    o->all_own =
+        buckets->sharded || !grid_same(context->groups.topology.grid, ROLE_REPLICAS, ROLE_EXPERT_REPLICAS);
+    o->owners = o->all_own ? world : context_group(context, ROLE_MODEL);
     o->shards = calloc((size_t)buckets->count + 1, sizeof *o->shards);
     o->host = calloc((size_t)params->count * 3 + 1, sizeof *o->host);
     if (!o->shards || !o->host)

@@ -164,7 +164,8 @@ typedef struct Muon Muon;
 // The shard of one bucket that this rank steps: [1, shard_count] each, moments in F32. The fp32 parameter is
 // the value itself in an fp32 run, beside it (F32) in an fp16 run; of a bf16 run `main` is what bf16_split
 // leaves out of the value (U16), since a copy would hold the value's 16 bits again.
-// A bucket of REDUCTION_MATRIX has no v. `ema` is the moving average of the fp32 parameters, F32, where there is one.
+// A bucket of matrices (ReductionInfo) has no v. `ema` is the moving average of the fp32 parameters, F32, where there
+// is one.
 typedef struct {
     Tensor main, m, v, ema;
     // The parts of parameters that lie in the shard; positions count from its begin.
@@ -180,7 +181,10 @@ typedef struct {
     OptimizerOptions options;
     Muon *muon;         // NULL: AdamW steps all parameters
     ShardState *shards; // [buckets->count]
-    Comm *owners; // the ranks that add up the norm: all with shards, else those of one replica of the model
+    // The ranks that add up the norm: those of one replica of the model, or all, with shards or where replicas of the
+    // experts are others than those of the rest.
+    Comm *owners;
+    bool all_own;
     Tensor max, sums; // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
     double *host;     // the same, on the host
     int64_t steps;    // done so far

@@ -101,7 +101,7 @@ static void on_opened(void *self, const Params *params) {
         if (p->spec.stage != (int)r->part || p->spec.tied_to) continue;
         r->work->parameters[r->part] += param_local_count(p);
         r->work->tensors[r->part]++;
-        if (p->place.reduction != REDUCTION_MATRIX) continue;
+        if (!placement_reductions[p->place.reduction].matrices) continue;
         r->work->matrices++;
         r->work->matrix_parameters += param_local_count(p);
     }

@@ -16,11 +16,17 @@ static const char *const kept_names[NUM_KEPT] = {"weights",
                                                  "Muon's momentum",
                                                  "the average of weights"};
 
-// The roles whose ranks hold replicas, in the order in which they are compared. Replicas of the gradient's reduction
-// get the same gradients: there a difference stays in its tensor. Over tp and ENDS (of the tied embedding) it spreads
-// with the next step, so that the first tensor need not be the one where it began.
-static const Role sharing[] = {ROLE_REPLICAS, ROLE_TENSOR, ROLE_ENDS};
-enum { NUM_SHARING = sizeof sharing / sizeof *sharing, ALL_SHARING = (1 << NUM_SHARING) - 1 };
+// The roles whose ranks may hold replicas, in the order in which they are compared. Replicas of the gradient's
+// reduction (the first two) get the same gradients: there a difference stays in its tensor. Over tp, etp and ENDS (of
+// the tied embedding) it spreads with the next step, so that the first tensor need not be the one where it began. Over
+// ep nothing has replicas.
+static const Role sharing[] = {ROLE_REPLICAS,      ROLE_EXPERT_REPLICAS, ROLE_TENSOR,
+                               ROLE_EXPERT_TENSOR, ROLE_EXPERT,          ROLE_ENDS};
+enum {
+    NUM_SHARING = sizeof sharing / sizeof *sharing,
+    ALL_SHARING = (1 << NUM_SHARING) - 1,
+    OF_REDUCTION = 1 << 0 | 1 << 1
+};
 
 typedef struct {
     Context *context;
@@ -43,8 +49,15 @@ static int copy_of(const Params *params, int param) {
 }
 
 static bool is_replicated(const Checksums *sums, int param, Kept kept, Role role) {
-    if (role == ROLE_REPLICAS) return kept == WEIGHT || !sums->sharded;
-    return placement_is_replicated(&sums->params->items[param]->place, role);
+    const Placement *place = &sums->params->items[param]->place;
+    if (role == placement_reductions[place->reduction].replicas) return kept == WEIGHT || !sums->sharded;
+    return placement_is_replicated(place, role);
+}
+
+static bool any_is_replicated(const Checksums *sums, Role role) {
+    for (int i = 0; i < sums->params->count * NUM_KEPT; i++)
+        if (is_replicated(sums, i / NUM_KEPT, (Kept)(i % NUM_KEPT), role)) return true;
+    return false;
 }
 
 // True when another rank of the grid has a replica. The answer is the same on all ranks.
@@ -102,7 +115,7 @@ static bool alike(Comm *group, uint64_t hash) {
 
 static bool agree_over(const Checksums *sums, Role role) {
     Comm *group = context_group(sums->context, role);
-    if (!group || comm_size(group) == 1) return true;
+    if (!group || comm_size(group) == 1 || !any_is_replicated(sums, role)) return true;
     uint64_t hash = 0;
     for (int i = 0; i < sums->params->count * NUM_KEPT; i++)
         if (sums->hashes[i] && is_replicated(sums, i / NUM_KEPT, (Kept)(i % NUM_KEPT), role))
@@ -152,9 +165,12 @@ static bool differ_on(Place a, Place b, unsigned axes) {
 static bool has_replica(const Evidence *e, const Suspect *s, int rank) {
     Grid grid = e->sums->context->groups.topology.grid;
     Place a = grid_place(grid, s->rank), b = grid_place(grid, rank);
+    Reduction reduction = e->sums->params->items[s->param]->place.reduction;
+    View view = topology_roles[placement_reductions[reduction].replicas].view;
     for (int i = 0; i < NUM_SHARING; i++) {
+        const RoleInfo *info = &topology_roles[sharing[i]];
         bool may_differ = s->over & 1u << i && is_replicated(e->sums, s->param, s->kept, sharing[i]);
-        if (sharing[i] != ROLE_ENDS && !may_differ && differ_on(a, b, topology_roles[sharing[i]].axes))
+        if (info->view == view && sharing[i] != ROLE_ENDS && !may_differ && differ_on(a, b, info->axes))
             return false;
     }
     return hash_on(e, s, rank) != 0;
@@ -241,7 +257,8 @@ static Status disagreement(const Evidence *e, int64_t iteration) {
     Text text = {0};
     add_finding(e, suspect, &text);
     if (count > 1) text_add(&text, ", and %d other tensor%s", count - 1, count > 2 ? "s differ" : " differs");
-    if (count > 1 && suspect.over != 1) text_add(&text, " (it may have begun in another of them)");
+    if (count > 1 && suspect.over & ~(unsigned)OF_REDUCTION)
+        text_add(&text, " (it may have begun in another of them)");
     Status status =
         fail(ERR_REPLICAS,
              "after iteration %" PRId64 " %s: memory or a processor may be faulty; no checkpoint is made "

@@ -73,19 +73,18 @@ static void point_to(Slice *slice, const Gathering *g, int at, const Numbers *n,
 
 static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, const Numbers *numbers) {
     const ParamSpec *spec = &part->param->spec;
-    PlacementRect rects[MAX_PLACEMENT_RECTS];
-    int n = placement_rects(&part->param->place, part->begin, part->count, rects);
-    for (int i = 0; i < n; i++) {
-        g->state->bytes += rects[i].rows * rects[i].cols * (int64_t)sizeof(float);
+    PlacementRects rects = placement_rects(&part->param->place, part->begin, part->count);
+    for (PlacementRect rect; placement_next_rect(&rects, &rect);) {
+        g->state->bytes += rect.rows * rect.cols * (int64_t)sizeof(float);
         int at = g->state->count++;
         if (!g->capacity) continue;
         CHECK(at < g->capacity, "more slices than were counted");
         Slice *slice = &g->state->items[at];
         *slice = (Slice){.rows = spec->real_rows,
                          .cols = spec->cols,
-                         .rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols},
-                         .stride = rects[i].stride};
-        point_to(slice, g, at, numbers, rects[i], part->begin);
+                         .rect = {rect.row, rect.col, rect.rows, rect.cols},
+                         .stride = rect.stride};
+        point_to(slice, g, at, numbers, rect, part->begin);
         state_tensor_name(which, spec->name, slice->tensor);
     }
 }
@@ -207,14 +206,12 @@ static Status read_moment(Reading *r, const OwnedPart *part, StateTensor which, 
     state_tensor_name(which, spec->tied_to ? spec->tied_to : spec->name, name);
     int tensor = checkpoint_find(checkpoint, name);
     if (tensor < 0) return fail(ERR_DATA, "%s: no tensor %s", checkpoint_folder(checkpoint), name);
-    PlacementRect rects[MAX_PLACEMENT_RECTS];
     Context *c = r->context;
-    int n = placement_rects(&part->param->place, part->begin, part->count, rects);
+    PlacementRects rects = placement_rects(&part->param->place, part->begin, part->count);
     memset(r->buffer, 0, (size_t)part->count * sizeof *r->buffer);
-    for (int i = 0; i < n; i++) {
-        Rect rect = {rects[i].row, rects[i].col, rects[i].rows, rects[i].cols};
-        TRY(checkpoint_read(checkpoint, tensor, rect, r->buffer + (rects[i].local - part->begin),
-                            rects[i].stride));
+    for (PlacementRect at; placement_next_rect(&rects, &at);) {
+        Rect rect = {at.row, at.col, at.rows, at.cols};
+        TRY(checkpoint_read(checkpoint, tensor, rect, r->buffer + (at.local - part->begin), at.stride));
     }
     device_upload(c->device, c->stream, moment, r->buffer);
     return OK;
