@@ -57,6 +57,20 @@ static inline ModelShape fixture_post(void) {
     return s;
 }
 
+// Queries, keys and values of latents; values wider than keys.
+static inline ModelShape fixture_latent(void) {
+    ModelShape s = fixture_llama();
+    s.groups = 0, s.head_size = 6, s.rotary_columns = 2, s.kv_rank = 10, s.value_size = 8;
+    s.rope = (Rope){.kind = ROPE_YARN,
+                    .factor = 4,
+                    .low = 1,
+                    .high = 32,
+                    .original = 8,
+                    .attention = 0.9,
+                    .mscale_all = 0.7};
+    return s;
+}
+
 // The initial values of a run of this shape, as the trainer makes them, if `plain`; else every weight, bias
 // and norm is drawn.
 typedef struct {
@@ -71,14 +85,16 @@ static inline bool fixture_ends(const char *name, const char *end) {
 
 static inline int64_t fixture_columns(const ModelShape *s, const char *name) {
     if (fixture_ends(name, "fc2.weight")) return s->ffn;
-    return fixture_ends(name, "proj.weight") ? (int64_t)s->heads * s->head_size : s->hidden;
+    if (fixture_ends(name, "q_up_proj.weight")) return s->q_rank;
+    if (fixture_ends(name, "kv_up_proj.weight")) return s->kv_rank;
+    return fixture_ends(name, "linear_proj.weight") ? (int64_t)s->heads * model_value_size(s) : s->hidden;
 }
 
 static inline Status fixture_read(void *self, const char *name, Rect rect, float *out, int64_t stride) {
     const FixtureWeights *weights = self;
     const ModelShape *s = weights->shape;
     bool norm = fixture_ends(name, "norm.weight"), bias = fixture_ends(name, ".bias");
-    bool output = fixture_ends(name, "fc2.weight") || fixture_ends(name, "proj.weight");
+    bool output = fixture_ends(name, "fc2.weight") || fixture_ends(name, "linear_proj.weight");
     float std = s->init_std / (output ? sqrtf(2.0f * (float)s->layers) : 1);
     if (norm || bias) std = weights->plain ? 0 : 0.1f;
     RngKey key = rng_key(s->seed, name, 0);

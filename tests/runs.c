@@ -78,7 +78,20 @@ static void make_post(ModelShape *s) {
     s->rope = (Rope){.kind = ROPE_YARN, .factor = 4, .low = 1, .high = 32, .original = 8};
 }
 
-const char *const run_model_names[NUM_RUN_MODELS] = {"gpt", "llama", "sandwich", "parallel", "post"};
+static void make_latent(ModelShape *s) {
+    s->groups = 0, s->head_size = 6, s->rotary_columns = 2;
+    s->q_rank = 12, s->kv_rank = 10, s->value_size = 4, s->latent_epsilon = 1e-6f;
+    s->rope = (Rope){.kind = ROPE_YARN,
+                     .factor = 4,
+                     .low = 1,
+                     .high = 32,
+                     .original = 8,
+                     .attention = 0.9,
+                     .mscale_all = 0.7};
+}
+
+const char *const run_model_names[NUM_RUN_MODELS] = {"gpt",      "llama", "sandwich",
+                                                     "parallel", "post",  "latent"};
 
 void run_make_model(EngineSpec *spec, RunModel model) {
     if (model == RUN_GPT) return;
@@ -86,6 +99,7 @@ void run_make_model(EngineSpec *spec, RunModel model) {
     if (model == RUN_SANDWICH) make_sandwich(&spec->shape);
     if (model == RUN_PARALLEL) make_parallel(&spec->shape);
     if (model == RUN_POST) make_post(&spec->shape);
+    if (model == RUN_LATENT) make_latent(&spec->shape);
 }
 
 int32_t run_token(int64_t sample, int64_t position, int vocabulary) {

@@ -45,7 +45,15 @@ void run_limit_attention(EngineSpec *spec);
 // The models that the laws hold for; the last three are Llamas with the features of other families: norms before and after
 // by 1 + weight, norms of heads, caps, windows of some layers, two bases of rotations, layers without; parallel blocks,
 // LayerNorm, squared ReLU, multipliers; norms after alone, norms of all heads together.
-typedef enum { RUN_GPT, RUN_LLAMA, RUN_SANDWICH, RUN_PARALLEL, RUN_POST, NUM_RUN_MODELS } RunModel;
+typedef enum {
+    RUN_GPT,
+    RUN_LLAMA,
+    RUN_SANDWICH,
+    RUN_PARALLEL,
+    RUN_POST,
+    RUN_LATENT,
+    NUM_RUN_MODELS
+} RunModel;
 extern const char *const run_model_names[NUM_RUN_MODELS];
 void run_make_model(EngineSpec *spec, RunModel model);
 // Has Muon step its hidden matrices.

@@ -249,7 +249,7 @@ static void forge_without_first_tensor(void) {
 
 static void forged_manifests(void) {
     Model *m = make();
-    forge("\"version\": 1", "\"version\": 6", ERR_UNAVAILABLE, "written by trireme test in version 6");
+    forge("\"version\": 1", "\"version\": 7", ERR_UNAVAILABLE, "written by trireme test in version 7");
     forge("\"version\": 1", "\"version\": \"1\"", ERR_DATA, "\"version\"");
     for (int i = 0; i < 6; i++) {
         static const char *const bad[] = {"{}",

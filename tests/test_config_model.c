@@ -37,6 +37,18 @@ static void presets_are_what_they_say(void) {
     EXPECT(num_model_presets == 77, "%d models", num_model_presets);
 }
 
+static void latents_make_heads(void) {
+    Options o;
+    EXPECT_OK(
+        resolve_run(&o, "--multi-latent-attention --qk-layernorm --position-embedding-type rope "
+                        "--normalization RMSNorm --qk-head-dim 12 --qk-pos-emb-head-dim 8 --v-head-dim 10"));
+    EXPECT(o.kv_channels == 20 && o.shape.rotary_columns == 8, "%d columns, %d of them rotate", o.kv_channels,
+           o.shape.rotary_columns);
+    EXPECT(o.kv_lora_rank == 32 && o.q_lora_rank == INT_UNSET, "a latent of keys and values alone");
+    EXPECT(options_origin(&o, "kv_channels") == DERIVED, "the size of heads follows");
+    options_destroy(&o);
+}
+
 static void presets_give_way(void) {
     Options o;
     EXPECT_OK(
@@ -283,6 +295,7 @@ static void shards(void) {
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"presets are what they say", presets_are_what_they_say},
+                       {"latents make heads", latents_make_heads},
                        {"presets give way", presets_give_way},
                        {"windows", windows},
                        {"mock data take the model's vocabulary", mock_data_take_the_models_vocabulary},

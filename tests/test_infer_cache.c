@@ -99,6 +99,7 @@ static void limited_tell_the_same(void) {
 static void other_families_tell_the_same(void) {
     stories_of(fixture_sandwich());
     stories_of(fixture_post());
+    stories_of(fixture_latent());
 }
 
 // In bf16 a choice between neighbours may fall otherwise, and then all that follows.

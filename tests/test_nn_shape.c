@@ -1,6 +1,6 @@
 // What follows from a model's sizes alone: the frequencies of rotary positions.
 #include "harness.h"
-#include "nn/shape.h"
+#include "nn/sublayer.h"
 #include <math.h>
 
 static ModelShape rotated(int columns, Rope rope) {
@@ -11,9 +11,9 @@ static ModelShape rotated(int columns, Rope rope) {
 // The numbers are those of transformers' ROPE_INIT_FUNCTIONS, in fp32, for a Llama 3.1 8B, a Llama 3.2 1B, one
 // with other factors, and a linear scaling.
 static void frequencies(void) {
-    static const Rope llama31 = {ROPE_LLAMA3, 8, 1, 4, 8192, 0, false},
-                      llama32 = {ROPE_LLAMA3, 32, 1, 4, 8192, 0, false},
-                      other = {ROPE_LLAMA3, 4, 2, 3, 512, 0, false},
+    static const Rope llama31 = {ROPE_LLAMA3, 8, 1, 4, 8192, 0, 0, false},
+                      llama32 = {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, false},
+                      other = {ROPE_LLAMA3, 4, 2, 3, 512, 0, 0, false},
                       linear = {.kind = ROPE_LINEAR, .factor = 2.5};
     static const struct {
         const Rope *rope;
@@ -56,13 +56,13 @@ static void yarn(void) {
         double base, wanted, factor;
         int i;
     } rows[] = {
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 5.081327482e-2, 1.346573590, 8},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 3.170569618e-2, 1.346573590, 9},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 6.794959490e-3, 1.346573590, 12},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 1.293187012e-4, 1.346573590, 17},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, true}, 1.5e5, 3.830881237e-5, 1.346573590, 18},
-        {{ROPE_YARN, 40, 1, 32, 4096, 0, false}, 1e4, 5.5e-3, 1.368887945, 16},
-        {{ROPE_YARN, 40, 1, 32, 4096, 1.25, false}, 1e4, 3.333803580e-5, 1.25, 23},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 5.081327482e-2, 1.346573590, 8},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 3.170569618e-2, 1.346573590, 9},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 6.794959490e-3, 1.346573590, 12},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 1.293187012e-4, 1.346573590, 17},
+        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 3.830881237e-5, 1.346573590, 18},
+        {{ROPE_YARN, 40, 1, 32, 4096, 0, 0, false}, 1e4, 5.5e-3, 1.368887945, 16},
+        {{ROPE_YARN, 40, 1, 32, 4096, 1.25, 0, false}, 1e4, 3.333803580e-5, 1.25, 23},
     };
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         ModelShape shape = rotated(64, rows[n].rope);
@@ -72,6 +72,21 @@ static void yarn(void) {
         EXPECT(fabs(found / rows[n].wanted - 1) < 1e-8, "row %zu: %.9e, not %.9e", n, found, rows[n].wanted);
         EXPECT(fabs(factor / rows[n].factor - 1) < 1e-8, "row %zu: factor %.9f", n, factor);
     }
+}
+
+// Source: DeepSeek-V3, whose layers have 187 million parameters of attention.
+static void deepseek(void) {
+    ModelShape s = rotated(192, (Rope){ROPE_YARN, 40, 1, 32, 4096, 1, 1, false});
+    s.rotary_base = 1e4, s.rotary_columns = 64, s.value_size = 128, s.rms_norm = s.no_linear_bias = true;
+    s.hidden = 7168, s.heads = 128, s.q_rank = 1536, s.kv_rank = 512;
+    double scale = model_softmax_scale(&s), slowest = model_rotary_frequency(&s, 23, false);
+    EXPECT(fabs(scale / 0.1352337789 - 1) < 1e-9, "scores are scaled by %.10f", scale);
+    EXPECT(fabs(slowest / 3.333803580e-5 - 1) < 1e-8, "%.9e", slowest);
+    ParamCount count = sublayer_kinds[SUBLAYER_attention]->parameters(&s);
+    int64_t norm = norm_parameters(&s), found = count.cut + count.whole - norm;
+    EXPECT(found == 187107328, "%lld parameters", (long long)found);
+    s.rope.kind = ROPE_PLAIN, s.rope.mscale_all = 0;
+    EXPECT(model_softmax_scale(&s) == 1 / sqrt(192), "without YaRN %g", model_softmax_scale(&s));
 }
 
 // Four times as many positions as before, by a larger base; as many leave it as it is. Layers with a window have another.
@@ -108,6 +123,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"frequencies", frequencies},
                                       {"plain_frequencies", plain_frequencies},
                                       {"yarn", yarn},
+                                      {"deepseek", deepseek},
                                       {"dynamic", dynamic},
                                       {"rotating_layers", rotating_layers},
                                       {0}},

@@ -10,7 +10,8 @@
 enum { LAYERS = 8, GLOBAL_BATCH = 8, STEPS = 4, RANK = 4 };
 
 static int targets_of(RunModel model, bool fused) {
-    return lora_all_targets(fused, model != RUN_GPT && model != RUN_PARALLEL);
+    int all = lora_all_targets(fused, model != RUN_GPT && model != RUN_PARALLEL);
+    return model == RUN_LATENT ? all & ~LORA_HEADS : all;
 }
 
 static void add_adapters(EngineSpec *spec, int targets) {

@@ -9,9 +9,10 @@
 static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", "geglu", "relu_squared", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
 static const char *const softmax_words[] = {"plain", "off_by_one", "sinks", NULL};
-static const char *const family_words[] = {"any",      "mistral", "qwen2",    "qwen3",  "smollm3",
-                                           "phi3",     "olmo2",   "gemma2",   "gemma3", "gpt_neox",
-                                           "stablelm", "granite", "nemotron", NULL};
+static const char *const family_words[] = {"any",         "mistral", "qwen2",    "qwen3",    "smollm3",
+                                           "phi3",        "olmo2",   "gemma2",   "gemma3",   "gpt_neox",
+                                           "stablelm",    "granite", "nemotron", "minicpm3", "deepseek_v2",
+                                           "deepseek_v3", NULL};
 static const char *const norm_words[] = {"pre", "post", "sandwich", NULL};
 static const char *const qk_words[] = {"none", "head", "all", NULL};
 static const char *const rope_words[] = {"plain", "linear", "llama3", "yarn", "dynamic", NULL};
@@ -263,10 +264,21 @@ static Status check_rotation(const ModelShape *s, const char *what) {
 
 static Status check_adapters(const ModelShape *s, const char *what) {
     int parts = LORA_Q | LORA_K | LORA_V, halves = LORA_GATE | LORA_UP, set = s->lora_targets;
+    bool headless = model_is_latent(s) && set & LORA_HEADS;
     bool twice = (set & LORA_QKV && set & parts) || (set & LORA_FC1 && set & halves);
-    if (!s->lora_rank || (set && s->lora_alpha > 0 && !twice && (model_is_gated(s) || !(set & halves))))
+    if (!s->lora_rank ||
+        (set && s->lora_alpha > 0 && !twice && !headless && (model_is_gated(s) || !(set & halves))))
         return OK;
     return fail(ERR_DATA, "%s: \"lora_targets\" or \"lora_alpha\" make no adapters of this model", what);
+}
+
+static Status check_latents(const ModelShape *s, const char *what) {
+    bool rotary = s->position == POSITION_ROTARY && s->rotary_columns && s->rotary_columns < s->head_size,
+         groups = s->groups && s->groups != s->heads;
+    if (model_is_latent(s) ? rotary && !groups && s->qk_norm == QK_NORM_NONE : !s->q_rank && !s->value_size)
+        return OK;
+    return fail(ERR_DATA, "%s: \"kv_rank\", \"q_rank\" and \"value_size\" make no latents of this model",
+                what);
 }
 
 Status shape_read(const Json *object, const char *what, ModelShape *s) {
@@ -278,5 +290,6 @@ Status shape_read(const Json *object, const char *what, ModelShape *s) {
         return fail(ERR_DATA, "%s: %d \"positions\" for a \"sequence\" of %d", what, s->positions,
                     s->sequence);
     TRY(check_adapters(s, what));
+    TRY(check_latents(s, what));
     return s->position == POSITION_ROTARY ? check_rotation(s, what) : OK;
 }

@@ -26,7 +26,7 @@ void tokens_write_ends(const int *ends, int count, Text *out); // a number, a li
 // ---- manifest.c, manifest_write.c, cover.c -------------------------------------------------------------
 
 #define MANIFEST_FORMAT "trireme checkpoint"
-enum { MANIFEST_VERSION = 5, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
+enum { MANIFEST_VERSION = 6, PATH_ROOM = 4400, MAX_NAME = 200, SLICE_NAME = 256 };
 
 typedef struct {
     const char *name; // in the checkpoint's folder

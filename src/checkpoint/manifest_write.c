@@ -120,6 +120,7 @@ static bool has_newer_sizes(const ModelShape *s) {
 // Llama have; they take Muon's momentum and averages for damage. Those of version 4 miss the weights of a base.
 static int version_needed(const Manifest *m) {
     const CheckpointInfo *info = &m->info;
+    if (model_is_latent(&info->shape)) return 6;
     if (info->shape.lora_rank) return 5;
     if (has_newer_sizes(&info->shape)) return 4;
     if (manifest_keeps(m, STATE_MOMENTUM) || manifest_keeps(m, STATE_EMA)) return 4;

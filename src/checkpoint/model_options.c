@@ -68,7 +68,7 @@ static void add_positions(Rows *rows, const ModelShape *s) {
     if (rotary) snprintf(base, sizeof base, "%.17g", s->rotary_base);
     add_row(rows, "rotary_base", FIXED, "%s", base);
     int columns = s->rotary_columns ? s->rotary_columns : s->head_size;
-    if (rotary)
+    if (rotary && !model_is_latent(s))
         add_share(rows, "rotary_percent", columns, s->head_size);
     else
         add_row(rows, "rotary_percent", FIXED, "%s", "");
@@ -90,6 +90,8 @@ static void add_scaling(Rows *rows, const Rope *rope) {
     add_real(rows, "yarn_beta_slow", yarn, rope->low);
     add_real(rows, "yarn_beta_fast", yarn, rope->high);
     add_real(rows, "yarn_attention_factor", yarn && rope->attention > 0, rope->attention);
+    add_real(rows, "mscale", false, 0);
+    add_real(rows, "mscale_all_dim", rope->mscale_all > 0, rope->mscale_all);
     add_flag(rows, "yarn_correction_range_round_to_int", !rope->unrounded);
     add_real(rows, "rope_scaling_factor", shared, rope->factor);
     add_real(rows, "rope_low_freq_factor", llama3, rope->low);
@@ -136,6 +138,16 @@ static void add_sizes(Rows *rows, const ModelShape *shape) {
     }
 }
 
+static void add_latents(Rows *rows, const ModelShape *s) {
+    bool latent = model_is_latent(s);
+    add_flag(rows, "multi_latent_attention", latent);
+    add_size(rows, "q_lora_rank", FIXED, latent && s->q_rank, s->q_rank);
+    add_size(rows, "kv_lora_rank", FIXED, latent, s->kv_rank);
+    add_size(rows, "qk_head_dim", FIXED, latent, s->head_size - s->rotary_columns);
+    add_size(rows, "qk_pos_emb_head_dim", FIXED, latent, s->rotary_columns);
+    add_size(rows, "v_head_dim", FIXED, latent, model_value_size(s));
+}
+
 static void add_rules(Rows *rows, const ModelShape *s) {
     static const char *const places[] = {
         [NORM_PRE] = "pre", [NORM_POST] = "post", [NORM_SANDWICH] = "sandwich"};
@@ -145,7 +157,9 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     bool usual_head = s->head_size * s->heads == s->hidden;
     bool usual_mlp = s->ffn == (model_is_gated(s) ? s->hidden / 24 * 64 : 4 * s->hidden);
     add_row(rows, "ffn_hidden_size", FIXED | (usual_mlp ? FOLLOWS : 0), "%d", s->ffn);
-    add_row(rows, "kv_channels", FIXED | (usual_head ? FOLLOWS : 0), "%d", s->head_size);
+    add_row(rows, "kv_channels", FIXED | (usual_head || model_is_latent(s) ? FOLLOWS : 0), "%d",
+            s->head_size);
+    add_latents(rows, s);
     add_flag(rows, "group_query_attention", grouped);
     add_size(rows, "num_query_groups", FIXED, grouped, model_groups(s));
     add_positions(rows, s);
@@ -154,7 +168,7 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_row(rows, "normalization", FIXED, "%s", s->rms_norm ? "RMSNorm" : "LayerNorm");
     add_row(rows, "model_family", 0, "%s", size_named("family")->field.words[s->family]);
     add_row(rows, "norm_placement", FIXED, "%s", places[s->norm_place]);
-    add_row(rows, "qk_norm", FIXED, "%s", qk_norms[s->qk_norm]);
+    add_row(rows, "qk_norm", FIXED, "%s", qk_norms[model_is_latent(s) ? QK_NORM_HEAD : s->qk_norm]);
     add_flag(rows, "swiglu", s->activation == ACTIVATION_SWIGLU);
     add_flag(rows, "geglu", s->activation == ACTIVATION_GEGLU);
     add_flag(rows, "squared_relu", s->activation == ACTIVATION_RELU_SQUARED);

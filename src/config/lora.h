@@ -25,6 +25,9 @@ enum { LORA_TARGETS(X) NUM_LORA_TARGETS };
 typedef enum { LORA_TARGETS(X) LORA_NONE = 0 } LoraTargets;
 #undef X
 
+// The targets that latent attention does not have.
+enum { LORA_HEADS = LORA_QKV | LORA_Q | LORA_K | LORA_V };
+
 const char *lora_target_name(int number); // "linear_q": of target 0 <= number < NUM_LORA_TARGETS
 // The targets of a name, here or in another program's model; 0: it is none.
 int lora_targets_of(const char *name, size_t length);

@@ -17,6 +17,8 @@ extern Rule *const method_rules[];   // rules_model.c: recomputation, what is sh
 extern Rule *const data_rules[];     // rules_data.c: data sets, tokenizer, evaluation, checkpoints, files
 extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run without data
 
+Rule
+    resolve_latents; // rules_latent.c: the sizes of heads that are made of latents, and what is not with them
 Rule resolve_windows; // rules_attention.c: which layers have a window, and how wide it is
 Rule resolve_lora;    // rules_lora.c: which linear layers have an adapter
 Rule check_lora_base; // rules_lora.c: a training run with adapters loads a model

@@ -84,6 +84,13 @@ static Status add_target(Options *o, const char *word, int length) {
     if (is_word(word, (size_t)length, "all-linear", 10))
         found = lora_all_targets(has_fused_matrices(o), gated);
     if (!found) return unknown_target(word, length);
+    if (o->multi_latent_attention && is_word(word, (size_t)length, "all-linear", 10)) found &= ~LORA_HEADS;
+    if (o->multi_latent_attention && found & LORA_HEADS)
+        return fail(
+            ERR_CONFIG,
+            "--lora-target-modules %.*s: the layers of latent attention have no adapters, but for its "
+            "output: use linear_proj, or layers of the MLP",
+            length, word);
     if (!gated) found = without_gate(found, word, (size_t)length);
     if (!gated && found & (LORA_GATE | LORA_UP))
         return fail(ERR_CONFIG,
@@ -110,7 +117,7 @@ static Status check_parts(const Options *o) {
 
 static Status resolve_targets(Options *o) {
     const StringList *list = &o->lora_target_modules;
-    if (!list->count) o->shape.lora_targets = lora_all_targets(has_fused_matrices(o), o->swiglu || o->geglu);
+    if (!list->count) TRY(add_target(o, "all-linear", 10));
     for (int i = 0; i < list->count; i++)
         for (const char *word = list->items[i]; *word; word += *word == ',') {
             size_t length = strcspn(word, ",");

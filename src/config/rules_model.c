@@ -111,7 +111,8 @@ static Status resolve_positions(Options *o) {
 }
 
 static Status resolve_rotary_columns(Options *o) {
-    int columns = (int)(o->kv_channels * o->rotary_percent);
+    int columns =
+        o->multi_latent_attention ? o->qk_pos_emb_head_dim : (int)(o->kv_channels * o->rotary_percent);
     if (!positions_are(o, "rope")) return OK;
     o->shape.rotary_columns = columns;
     if (columns > 0 && columns % 2 == 0) return OK;
@@ -382,11 +383,22 @@ static Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const model_rules[] = {resolve_heads,           resolve_query_groups,  resolve_mlp,
-                             check_padded_vocabulary, resolve_position_type, resolve_positions,
-                             resolve_rotary_columns,  check_rope_scaling,    check_norms,
-                             resolve_windows,         resolve_precision,     check_fp8,
-                             check_fp8_sizes,         resolve_lora,          NULL};
+Rule *const model_rules[] = {resolve_latents,
+                             resolve_heads,
+                             resolve_query_groups,
+                             resolve_mlp,
+                             check_padded_vocabulary,
+                             resolve_position_type,
+                             resolve_positions,
+                             resolve_rotary_columns,
+                             check_rope_scaling,
+                             check_norms,
+                             resolve_windows,
+                             resolve_precision,
+                             check_fp8,
+                             check_fp8_sizes,
+                             resolve_lora,
+                             NULL};
 
 static Status check_audits(Options *o) {
     if (o->audit_interval == 0 || o->deterministic_mode) return OK;

@@ -200,12 +200,13 @@ int64_t adapter_width(const ModelShape *s, int targets) {
 
 int64_t model_adapter_parameters(const ModelShape *s) {
     int64_t h = s->hidden, width = (int64_t)s->heads * s->head_size, f = s->ffn,
-            keys = (int64_t)model_groups(s) * s->head_size, inner = model_is_gated(s) ? 2 * f : f, sum = 0;
+            output = (int64_t)s->heads * model_value_size(s), keys = (int64_t)model_groups(s) * s->head_size,
+            inner = model_is_gated(s) ? 2 * f : f, sum = 0;
     const int64_t sizes[NUM_LORA_TARGETS] = {[LORA_NUMBER_QKV] = h + width + 2 * keys,
                                              [LORA_NUMBER_Q] = h + width,
                                              [LORA_NUMBER_K] = h + keys,
                                              [LORA_NUMBER_V] = h + keys,
-                                             [LORA_NUMBER_PROJ] = width + h,
+                                             [LORA_NUMBER_PROJ] = output + h,
                                              [LORA_NUMBER_FC1] = h + inner,
                                              [LORA_NUMBER_GATE] = h + f,
                                              [LORA_NUMBER_UP] = h + f,

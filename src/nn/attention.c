@@ -2,11 +2,14 @@
 #include "nn/adapter.h"
 #include "nn/branch.h"
 #include "nn/declare.h"
+#include "nn/latent.h"
 #include "nn/qk_norm.h"
 
 typedef struct {
     Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups
-    int64_t heads_per_group, head_size; // N/G, D
+    Latent latent;                      // what makes qkv where `in` has no weight
+    int64_t heads_per_group, head_size; // N/G, D: the columns of a head that the core reads
+    int64_t value_size;                 // the columns of a head of its output
     AttentionRules rules;
     Param *sinks;        // a logit for each head, [1, N/t]; NULL: none
     Tensor keys, values; // the cache, [positions * B, G/t * D]; absent: cached microbatches cannot come
@@ -16,15 +19,18 @@ typedef struct {
 } Attention;
 
 typedef struct {
-    BranchStash branch;   // inner: qkv [T, (N + 2G)/t * D]; core: [T, H/t]
+    BranchStash branch; // inner: qkv [T, (N + 2G)/t * D]; core: [T, H/t]
+    LatentStash latents;
     QkNormStash norms;    // what the core reads instead of qkv, where queries and keys are normalised
     Tensor stats;         // F32 [B*N/t, S]; absent where the core is recomputed
     Tensor probabilities; // [B*N/t * S, S]; absent unless the mode keeps them
 } AttentionStash;
 
 static int64_t qkv_width(const ModelShape *s) {
-    return ((int64_t)s->heads + 2 * model_groups(s)) * s->head_size;
+    return ((int64_t)s->heads + 2 * model_groups(s)) * model_core_columns(s);
 }
+
+static int64_t output_width(const ModelShape *s) { return (int64_t)s->heads * model_value_size(s); }
 
 static Param *declare_sinks(const Builder *b, int layer) {
     ParamSpec spec =
@@ -36,7 +42,7 @@ static Param *declare_sinks(const Builder *b, int layer) {
 
 static AttentionRules layer_rules(const ModelShape *shape, int layer) {
     return (AttentionRules){.window = model_window(shape, layer),
-                            .scale = (float)shape->softmax_scale,
+                            .scale = (float)model_softmax_scale(shape),
                             .cap = (float)shape->softmax_cap,
                             .off_by_one = shape->softmax == SOFTMAX_OFF_BY_ONE};
 }
@@ -56,7 +62,7 @@ static LinearSpec qkv_spec(const ModelShape *s) {
 
 static LinearSpec proj_spec(const ModelShape *s) {
     return (LinearSpec){.name = "self_attention.linear_proj",
-                        .in = (int64_t)s->heads * s->head_size,
+                        .in = output_width(s),
                         .bias = model_has_proj_bias(s),
                         .parts = {{LORA_NUMBER_PROJ, .own = 1}}};
 }
@@ -64,27 +70,29 @@ static LinearSpec proj_spec(const ModelShape *s) {
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *shape = b->shape;
     Attention *a = self;
-    LinearSpec qkv = qkv_spec(shape), proj = proj_spec(shape);
+    LinearSpec qkv = model_is_latent(shape) ? (LinearSpec){0} : qkv_spec(shape), proj = proj_spec(shape);
     a->branch = branch_declare(b, layer, "input_layernorm", "post_self_attn_layernorm", qkv, proj,
                                "attention output dropout");
+    a->latent = latent_declare(b, layer);
     a->norms = qk_norm_declare(b, layer);
     a->rules = layer_rules(shape, layer);
     a->sinks = shape->softmax == SOFTMAX_SINKS ? declare_sinks(b, layer) : NULL;
     a->dropout = shape->attention_dropout;
     a->key = rng_key(shape->seed, "attention dropout", (uint64_t)layer);
-    a->heads_per_group = shape->heads / model_groups(shape), a->head_size = shape->head_size;
+    a->heads_per_group = shape->heads / model_groups(shape);
+    a->head_size = model_core_columns(shape), a->value_size = model_value_size(shape);
 }
 
-// The groups whose queries, keys and values the local rows of the weight give.
+// The groups whose heads the local columns of the projection read.
 static int64_t local_groups(const Attention *a) {
-    return a->branch.in.weight->value.rows / ((a->heads_per_group + 2) * a->head_size);
+    return a->branch.out.weight->value.cols / (a->heads_per_group * a->value_size);
 }
 
 static void place_cache(void *self, Arena *arena, int64_t positions, int64_t samples) {
     Attention *a = self;
     int64_t rows = positions * samples, width = local_groups(a) * a->head_size;
-    a->keys = tensor_take(arena, "cached keys", rows, width, a->branch.in.weight->value.dtype);
-    a->values = tensor_take(arena, "cached values", rows, width, a->branch.in.weight->value.dtype);
+    a->keys = tensor_take(arena, "cached keys", rows, width, a->branch.out.weight->value.dtype);
+    a->values = tensor_take(arena, "cached values", rows, width, a->branch.out.weight->value.dtype);
 }
 
 static AttentionShape local_shape(const SublayerArgs *args) {
@@ -145,18 +153,51 @@ static void take_core_stash(const Context *c, AttentionShape shape, AttentionSta
                                            shape.sequence, stash->branch.inner.dtype);
 }
 
+// What the core writes is wider than the input of the projection where values are narrower than keys.
+static bool has_narrow_values(const SublayerArgs *args) {
+    const Attention *a = args->self;
+    return a->value_size < a->head_size;
+}
+
+static Tensor take_wide(const SublayerArgs *args, Tensor narrow, AttentionShape shape) {
+    return tensor_take(args->context->scratch, "attention output, wide", narrow.rows,
+                       shape.heads * shape.head_size, narrow.dtype);
+}
+
+static Tensor widened(const SublayerArgs *args, Tensor narrow, AttentionShape shape) {
+    const Attention *a = args->self;
+    if (!has_narrow_values(args)) return narrow;
+    Tensor wide = take_wide(args, narrow, shape);
+    latent_widen(args->context, &a->latent, narrow, wide);
+    return wide;
+}
+
+// Returns where the core writes its output; finish_output makes the input of the projection of it.
+static Tensor begin_output(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
+    return has_narrow_values(args) ? take_wide(args, stash->branch.core, shape) : stash->branch.core;
+}
+
+static void finish_output(const SublayerArgs *args, const AttentionStash *stash, Tensor out) {
+    const Attention *a = args->self;
+    if (has_narrow_values(args)) latent_narrow(args->context, &a->latent, out, stash->branch.core);
+}
+
 static void compute(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
     const Attention *a = args->self;
+    ArenaMark mark = arena_mark(args->context->scratch);
+    Tensor out = begin_output(args, stash, shape);
     attention_forward(args->context->device, args->context->stream,
                       (AttentionForward){.qkv = core_input(stash),
                                          .first_key = args->microbatch->first_key,
                                          .sinks = param_value(a->sinks),
                                          .rules = a->rules,
-                                         .out = stash->branch.core,
+                                         .out = out,
                                          .stats = stash->stats,
                                          .probabilities = stash->probabilities,
                                          .shape = shape,
                                          .dropout = attention_dropout(args)});
+    finish_output(args, stash, out);
+    arena_release(args->context->scratch, mark);
 }
 
 static void compute_stashed(const SublayerArgs *args, AttentionShape shape) {
@@ -175,15 +216,19 @@ static void compute_cached(const SublayerArgs *args, AttentionShape shape) {
     const Attention *a = args->self;
     const AttentionStash *stash = args->stash;
     int64_t position = args->microbatch->position, rows = (position + shape.sequence) * shape.batch;
+    ArenaMark mark = arena_mark(args->context->scratch);
+    Tensor out = begin_output(args, stash, shape);
     attention_cached(args->context->device, args->context->stream,
                      (AttentionCached){.qkv = core_input(stash),
                                        .sinks = param_value(a->sinks),
                                        .rules = a->rules,
-                                       .out = stash->branch.core,
+                                       .out = out,
                                        .keys = tensor_rows(a->keys, 0, rows),
                                        .values = tensor_rows(a->values, 0, rows),
                                        .shape = shape,
                                        .position = position});
+    finish_output(args, stash, out);
+    arena_release(args->context->scratch, mark);
 }
 
 static void core_forward(const SublayerArgs *args) {
@@ -219,9 +264,9 @@ static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
         compute(args, &stash, shape);
     }
     attention_backward(c->device, c->stream,
-                       (AttentionBackward){.dout = dout,
+                       (AttentionBackward){.dout = widened(args, dout, shape),
                                            .qkv = qkv,
-                                           .out = stash.branch.core,
+                                           .out = widened(args, stash.branch.core, shape),
                                            .stats = stash.stats,
                                            .probabilities = stash.probabilities,
                                            .first_key = args->microbatch->first_key,
@@ -242,29 +287,68 @@ static const Core core = {.inner_name = "qkv",
                           .forward = core_forward,
                           .backward = core_backward};
 
-static void forward(const SublayerArgs *args) { branch_forward(args, &core); }
-static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
+static int64_t latent_width(const SublayerArgs *args) {
+    AttentionShape shape = local_shape(args);
+    return 3 * shape.heads * shape.head_size;
+}
+
+static void latents_forward(const SublayerArgs *args) {
+    const Attention *a = args->self;
+    AttentionStash *stash = args->stash;
+    latent_forward(args->context, &a->latent, stash->branch.norm.y, stash->branch.inner, &stash->latents,
+                   args->arena);
+}
+
+static void latents_backward(const SublayerArgs *args, Tensor dqkv, Tensor dx) {
+    const Attention *a = args->self;
+    const AttentionStash *stash = args->stash;
+    latent_backward(args->context, &a->latent, args->halves, stash->branch.norm.y, &stash->latents, dqkv, dx);
+}
+
+static const Core latent_core = {.inner_name = "qkv",
+                                 .core_name = "attention output",
+                                 .core_gradient_name = "gradient of attention output",
+                                 .gradient_apart = true,
+                                 .width = latent_width,
+                                 .in_forward = latents_forward,
+                                 .in_backward = latents_backward,
+                                 .forward = core_forward,
+                                 .backward = core_backward};
+
+static const Core *core_of(const SublayerArgs *args) {
+    const Attention *a = args->self;
+    return a->branch.in.weight ? &core : &latent_core;
+}
+
+static void forward(const SublayerArgs *args) { branch_forward(args, core_of(args)); }
+static void backward(const SublayerArgs *args) { branch_backward(args, core_of(args)); }
 
 // ---- closed forms -----------------------------------------------------------------------------------------
 
 static ParamCount parameters(const ModelShape *s) {
-    int64_t h = s->hidden, qkv = qkv_width(s), width = (int64_t)s->heads * s->head_size;
-    int64_t sinks = s->softmax == SOFTMAX_SINKS ? s->heads : 0;
-    return (ParamCount){
-        .cut = h * (qkv + width) + (model_has_qkv_bias(s) ? qkv : 0) + qk_norm_parameters(s, true) + sinks,
-        .whole = branch_norm_parameters(s) + (model_has_proj_bias(s) ? h : 0) + qk_norm_parameters(s, false)};
+    int64_t h = s->hidden, qkv = qkv_width(s), sinks = s->softmax == SOFTMAX_SINKS ? s->heads : 0;
+    ParamCount count = {.cut = h * output_width(s) + sinks,
+                        .whole = branch_norm_parameters(s) + (model_has_proj_bias(s) ? h : 0)};
+    if (model_is_latent(s)) {
+        ParamCount latents = latent_parameters(s);
+        return (ParamCount){count.cut + latents.cut, count.whole + latents.whole};
+    }
+    count.cut += h * qkv + (model_has_qkv_bias(s) ? qkv : 0) + qk_norm_parameters(s, true);
+    count.whole += qk_norm_parameters(s, false);
+    return count;
 }
 
 // Two for each weight, and Q K^T and P V in full, but for what windows hide. Documents count as one.
 static double flops(const ModelShape *s) {
-    double width = (double)s->heads * s->head_size;
-    return 2 * s->hidden * ((double)qkv_width(s) + width) + 4 * s->sequence * width * model_visible_share(s);
+    double width = (double)output_width(s), queries = (double)s->heads * s->head_size;
+    double inputs = model_is_latent(s) ? latent_weights(s) : s->hidden * (double)qkv_width(s);
+    return 2 * (inputs + s->hidden * width) + 2 * s->sequence * (queries + width) * model_visible_share(s);
 }
 
 // The published terms assume 16 bits; in another element type those of activations grow with it, masks do not.
 static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
     double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = (double)s->sequence * mode->microbatch;
-    double hidden = stash_rows(s, mode, tp) * s->hidden, width = (double)s->heads * s->head_size;
+    double hidden = stash_rows(s, mode, tp) * s->hidden, width = (double)output_width(s);
     double qkv = tokens * (double)qkv_width(s) / t;
     double square = tokens * s->heads * s->sequence / t; // elements of the S x S matrices
     bool keeps = mode->recompute != RECOMPUTE_SELECTIVE; // the activations inside the core
@@ -279,6 +363,7 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
     };
     int n = branch_stash_terms(s, mode, tp, LORA_QKV | LORA_Q | LORA_K | LORA_V | LORA_PROJ, out);
     for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++) out[n++] = terms[i];
+    if (model_is_latent(s)) return n + latent_stash_terms(s, mode, tp, out + n);
     if (s->qk_norm == QK_NORM_NONE) return n;
     double heads = (double)s->heads + model_groups(s);
     out[n++] = (StashTerm){"normalised queries, keys", e * qkv, e * qkv, false};

@@ -6,15 +6,16 @@
 Branch branch_declare(const Builder *b, int layer, const char *norm, const char *post, LinearSpec in,
                       LinearSpec out, const char *dropout) {
     const ModelShape *shape = b->shape;
-    PartName in_name = part_name(layer, in.name), out_name = part_name(layer, out.name);
-    in.name = in_name.text, out.name = out_name.text;
+    PartName in_name = {0}, out_name = part_name(layer, out.name);
+    if (in.name) in_name = part_name(layer, in.name), in.name = in_name.text;
+    out.name = out_name.text;
     in.in = out.out = shape->hidden;
     in.stddev = shape->init_std;
     out.stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers);
     Branch branch = {.hidden_dropout = shape->hidden_dropout, .scale = shape->residual_multiplier};
     branch.hidden_key = rng_key(shape->seed, dropout, (uint64_t)layer);
     if (model_has_pre_norm(shape)) branch.norm = norm_declare(b, part_name(layer, norm).text);
-    branch.in = column_linear_declare(b, in);
+    if (in.name) branch.in = column_linear_declare(b, in);
     branch.out = row_linear_declare(b, out);
     if (model_has_post_norm(shape)) branch.post = norm_declare(b, part_name(layer, post).text);
     branch.in.float8 = branch.out.float8 = model_layer_float8(shape, b->mode, layer);
@@ -43,6 +44,26 @@ static void take_adapters(const SublayerArgs *a, BranchStash *stash, int64_t tok
     adapter_take_stash(&branch->out.adapter, a->arena, tokens, a->x.dtype, &stash->out_adapter);
 }
 
+static void in_forward(const SublayerArgs *a, const Core *core) {
+    const Branch *branch = a->self;
+    BranchStash *stash = a->stash;
+    AdapterUse use = use_of(a, &stash->in_adapter);
+    if (core->in_forward)
+        core->in_forward(a);
+    else
+        column_linear_forward(a->context, &branch->in, &use, stash->norm.y, stash->inner, !core->fused_bias);
+}
+
+static void in_backward(const SublayerArgs *a, const Core *core, Tensor dinner, Tensor dx) {
+    const Branch *branch = a->self;
+    const BranchStash *stash = a->stash;
+    AdapterUse use = use_of(a, &stash->in_adapter);
+    if (core->in_backward)
+        core->in_backward(a, dinner, dx);
+    else
+        column_linear_backward(a->context, &branch->in, &use, a->halves, stash->norm.y, dinner, dx);
+}
+
 void branch_forward(const SublayerArgs *a, const Core *core) {
     Context *c = a->context;
     const Branch *branch = a->self;
@@ -51,14 +72,15 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
     DType dtype = a->x.dtype;
     stash->norm = (NormStash){.x = a->x, .y = a->x};
     if (branch->norm.gamma) norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
-    stash->inner = tensor_take(a->arena, core->inner_name, tokens, branch->in.weight->value.rows, dtype);
+    int64_t width = core->width ? core->width(a) : branch->in.weight->value.rows;
+    stash->inner = tensor_take(a->arena, core->inner_name, tokens, width, dtype);
     stash->core = tensor_take(a->arena, core->core_name, tokens, branch->out.weight->value.cols, dtype);
     take_adapters(a, stash, tokens);
-    AdapterUse in = use_of(a, &stash->in_adapter), last = use_of(a, &stash->out_adapter);
+    AdapterUse last = use_of(a, &stash->out_adapter);
     if (joins_gelu(a, core)) {
         column_linear_gelu_forward(c, &branch->in, stash->norm.y, stash->inner, stash->core);
     } else {
-        column_linear_forward(c, &branch->in, &in, stash->norm.y, stash->inner, !core->fused_bias);
+        in_forward(a, core);
         core->forward(a);
     }
     Tensor out = a->y;
@@ -140,8 +162,7 @@ static void input_half(const SublayerArgs *a, const Core *core) {
     if (dinner.data != stash->inner.data && a->halves == INPUT_HALF)
         device_copy(c->device, c->stream, stash->inner, dinner);
     Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
-    AdapterUse use = use_of(a, &stash->in_adapter);
-    column_linear_backward(c, &branch->in, &use, a->halves, stash->norm.y, dinner, dnorm);
+    in_backward(a, core, dinner, dnorm);
     if (branch->norm.gamma)
         norm_gradient(c, &branch->norm, &stash->norm, dnorm, a->dresidual, a->dx);
     else
@@ -158,8 +179,7 @@ void branch_backward(const SublayerArgs *a, const Core *core) {
         return;
     }
     row_linear_backward(a->context, &branch->out, NULL, a->halves, stash->core, last_place(a), (Tensor){0});
-    column_linear_backward(a->context, &branch->in, NULL, a->halves, stash->norm.y, stash->inner,
-                           (Tensor){0});
+    in_backward(a, core, stash->inner, (Tensor){0});
 }
 
 // ---- closed forms ---------------------------------------------------------------------------------------

@@ -29,6 +29,12 @@ typedef struct {
     // A device that is fused makes the gradient of `inner` apart where no weight half follows later: written in place,
     // it would be copied.
     bool gradient_apart;
+    // What takes the place of `in` where that has no weight, or NULL. `width` are the columns of `inner`, which
+    // `in_forward` computes from norm.y of the stash. `in_backward` takes its gradient to that of norm.y, dx, which is
+    // absent in a weight half.
+    int64_t (*width)(const SublayerArgs *args);
+    void (*in_forward)(const SublayerArgs *args);
+    void (*in_backward)(const SublayerArgs *args, Tensor dinner, Tensor dx);
     // Returns whether the core is GELU in its tanh form, which a device that is fused joins with `in` and `out`. NULL:
     // no.
     bool (*is_gelu)(const SublayerArgs *args);
@@ -37,9 +43,9 @@ typedef struct {
     void (*backward)(const SublayerArgs *args, Tensor dcore, Tensor dinner);
 } Core;
 
-// Declares the parameters. `norm`, `post` and the names of `in` and `out` are those of the layer's parts, as in
-// Megatron-LM; `dropout` names the stream of random numbers. Sizes on the side of the residual stream, and
-// deviations, are set here.
+// Declares the parameters, none for an `in` without a name. `norm`, `post` and the names of `in` and `out` are those of
+// the layer's parts, as in Megatron-LM; `dropout` names the stream of random numbers. Sizes on the side of the residual
+// stream, and deviations, are set here.
 Branch branch_declare(const Builder *builder, int layer, const char *norm, const char *post, LinearSpec in,
                       LinearSpec out, const char *dropout);
 void branch_forward(const SublayerArgs *args, const Core *core);

@@ -88,8 +88,10 @@ typedef struct {
 
 // Declare the parameters of a linear layer, y = x W^T + b. Column-parallel: W [O/t, I] is cut along its output.
 // Row-parallel: W [O, I/t] is cut along its input.
+// Whole: every tp rank has all of W, and uses it on its rows [T', I]; it has no bias and no adapters.
 Linear column_linear_declare(const Builder *builder, LinearSpec spec);
 Linear row_linear_declare(const Builder *builder, LinearSpec spec);
+Linear whole_linear_declare(const Builder *builder, LinearSpec spec);
 
 // Compute the products of the local share, without communication except for scales of 8 bits: y = x W^T (+ bias),
 // dx = dy W, dW += dy^T x.
@@ -123,6 +125,11 @@ void row_linear_backward(Context *context, const Linear *linear, const AdapterUs
 void row_linear_gelu_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
                               Tensor aux, Tensor dx);
 
+// The backward of a whole one, whose forward is linear_forward: INPUT_HALF computes dx [T', I] from dy [T', O],
+// WEIGHT_HALF adds dy^T x to dW; dx may be absent.
+void whole_linear_backward(Context *context, const Linear *linear, Halves halves, Tensor x, Tensor dy,
+                           Tensor dx);
+
 // ---- norm ---------------------------------------------------------------------------------------
 
 typedef struct {
@@ -135,6 +142,8 @@ typedef struct {
 } NormStash;
 
 Norm norm_declare(const Builder *builder, const char *name);
+Norm latent_norm_declare(const Builder *builder, const char *name,
+                         int64_t columns);        // of a latent (nn/latent.h)
 int64_t norm_parameters(const ModelShape *shape); // of one norm
 // Computes stash->y, the norm of x. y and the statistics of the rows are allocated from `stash_arena`.
 void norm_apply(Context *context, const Norm *norm, Tensor x, NormStash *stash, Arena *stash_arena);

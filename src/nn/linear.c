@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+// A weight that is not cut is used on the rows of its rank.
 static Param *declare_weight(const Builder *b, LinearSpec linear, Cut cut) {
     ParamSpec weight = builder_spec(b, linear.name, "weight");
     weight.rows = linear.out, weight.cols = linear.in;
     weight.cut = cut;
+    if (cut.dim < 0) weight.reduction = builder_row_reduction(b);
     weight.init = INIT_NORMAL, weight.stddev = linear.stddev;
     weight.decay = true;
     memcpy(weight.matrices, linear.matrices, sizeof weight.matrices);
@@ -35,6 +37,11 @@ Linear row_linear_declare(const Builder *b, LinearSpec linear) {
     bias.rows = 1, bias.cols = linear.out;
     bias.reduction = builder_row_reduction(b);
     l.bias = params_declare(b->params, bias);
+    return l;
+}
+
+Linear whole_linear_declare(const Builder *b, LinearSpec linear) {
+    Linear l = {.weight = declare_weight(b, linear, (Cut){.dim = -1})};
     return l;
 }
 
@@ -128,6 +135,11 @@ void column_linear_backward(Context *c, const Linear *l, const AdapterUse *use, 
     }
     if (halves & WEIGHT_HALF && !l->weight->frozen) weight_half(c, l, tp_gather(c, x), dy, dy);
     arena_release(c->scratch, mark);
+}
+
+void whole_linear_backward(Context *c, const Linear *l, Halves halves, Tensor x, Tensor dy, Tensor dx) {
+    if (halves & INPUT_HALF) linear_input_gradient(c, l, dy, dx);
+    if (halves & WEIGHT_HALF && !l->weight->frozen) linear_weight_gradient(c, l, x, dy);
 }
 
 void row_linear_forward(Context *c, const Linear *l, const AdapterUse *use, Tensor x, Tensor y) {

@@ -1,17 +1,26 @@
 // The layer norm and the RMS norm.
 #include "nn/declare.h"
 
-Norm norm_declare(const Builder *b, const char *name) {
+static Norm declare(const Builder *b, const char *name, int64_t columns, float epsilon) {
     ParamSpec gamma = builder_spec(b, name, "weight"), beta = builder_spec(b, name, "bias");
     gamma.rows = beta.rows = 1;
-    gamma.cols = beta.cols = b->shape->hidden;
+    gamma.cols = beta.cols = columns;
     gamma.reduction = beta.reduction = builder_row_reduction(b);
     gamma.init = b->shape->norm_offset ? INIT_ZERO : INIT_ONE;
     Norm norm = {.gamma = params_declare(b->params, gamma),
-                 .epsilon = b->shape->norm_epsilon,
+                 .epsilon = epsilon,
                  .offset = b->shape->norm_offset ? 1 : 0};
     if (!b->shape->rms_norm) norm.beta = params_declare(b->params, beta);
     return norm;
+}
+
+Norm norm_declare(const Builder *b, const char *name) {
+    return declare(b, name, b->shape->hidden, b->shape->norm_epsilon);
+}
+
+Norm latent_norm_declare(const Builder *b, const char *name, int64_t columns) {
+    float own = b->shape->latent_epsilon;
+    return declare(b, name, columns, own > 0 ? own : b->shape->norm_epsilon);
 }
 
 int64_t norm_parameters(const ModelShape *s) { return (s->rms_norm ? 1 : 2) * (int64_t)s->hidden; }

@@ -27,6 +27,13 @@ ModelShape model_without_adapters(const ModelShape *s) {
 }
 
 int model_groups(const ModelShape *s) { return s->groups ? s->groups : s->heads; }
+bool model_is_latent(const ModelShape *s) { return s->kv_rank > 0; }
+int model_value_size(const ModelShape *s) { return s->value_size ? s->value_size : s->head_size; }
+
+int model_core_columns(const ModelShape *s) {
+    return model_value_size(s) > s->head_size ? model_value_size(s) : s->head_size;
+}
+
 bool model_has_qkv_bias(const ModelShape *s) { return !s->no_linear_bias || s->qkv_bias; }
 bool model_has_proj_bias(const ModelShape *s) { return !s->no_linear_bias || s->proj_bias; }
 bool model_has_mlp_bias(const ModelShape *s) { return !s->no_linear_bias || s->mlp_bias; }
@@ -77,6 +84,17 @@ static double yarn_frequency(const ModelShape *s, double plain, int i) {
     return plain / s->rope.factor * share + plain * (1 - share);
 }
 
+double model_yarn_scale(double factor, double mscale) {
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+// The core of latent attention may have more columns than queries: it has to be told.
+double model_softmax_scale(const ModelShape *s) {
+    double scale = s->softmax_scale, all = model_yarn_scale(s->rope.factor, s->rope.mscale_all);
+    if (!(scale > 0) && model_is_latent(s)) scale = 1 / sqrt(s->head_size);
+    return s->rope.mscale_all > 0 ? scale * all * all : scale;
+}
+
 static double dynamic_base(const ModelShape *s) {
     double columns = model_rotary_columns(s), factor = s->rope.factor;
     if (s->sequence <= s->rope.original) return s->rotary_base;
@@ -102,5 +120,5 @@ double model_rotary_frequency(const ModelShape *s, int i, bool local) {
 
 double model_rotary_factor(const ModelShape *s, bool local) {
     if (s->rope.kind != ROPE_YARN || (local && s->rotary_base_local > 0)) return 1;
-    return s->rope.attention > 0 ? s->rope.attention : 0.1 * log(s->rope.factor) + 1;
+    return s->rope.attention > 0 ? s->rope.attention : model_yarn_scale(s->rope.factor, 1);
 }

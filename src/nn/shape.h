@@ -32,7 +32,10 @@ typedef enum {
     FAMILY_GPT_NEOX,
     FAMILY_STABLELM,
     FAMILY_GRANITE,
-    FAMILY_NEMOTRON
+    FAMILY_NEMOTRON,
+    FAMILY_MINICPM3,
+    FAMILY_DEEPSEEK_V2,
+    FAMILY_DEEPSEEK_V3
 } ModelFamily;
 // Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
 typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;
@@ -59,7 +62,8 @@ typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } QkNorm;
 // `original / high`, and divides those between by a share that grows evenly with the frequency. YARN (Peng 2023)
 // divides those that turn less than `low` times within `original` positions, leaves those that turn more than `high`
 // times, and divides those between by a share that grows evenly with the column; sines and cosines are multiplied by
-// `attention`. DYNAMIC raises the base where `sequence` is above `original`, as far as it is.
+// `attention`, and with `mscale_all` scores by (0.1 mscale_all ln factor + 1)^2. DYNAMIC raises the base where
+// `sequence` is above `original`, as far as it is.
 typedef struct {
 #define ROPE_SIZE(TYPE, member, ...) SIZE_##TYPE member;
 #include "nn/sizes.def"
@@ -105,7 +109,13 @@ float model_lora_scale(const ModelShape *shape); // of the adapters' outputs
 // The same model without its adapters.
 ModelShape model_without_adapters(const ModelShape *shape);
 Float8 model_layer_float8(const ModelShape *shape, const ModelMode *mode, int layer);
-int model_groups(const ModelShape *shape); // heads where groups is 0
+int model_groups(const ModelShape *shape);     // heads where groups is 0
+bool model_is_latent(const ModelShape *shape); // queries, keys and values are made of latents (nn/latent.h)
+int model_value_size(const ModelShape *shape); // V: columns of a head of the attention's output
+// D: columns of a head of queries, keys and values as the core of attention reads them.
+int model_core_columns(const ModelShape *shape);
+// The factor of scores, those of YaRN with `mscale_all` included (DeepSeek-V2); 0: 1 / sqrt(head_size).
+double model_softmax_scale(const ModelShape *shape);
 bool model_has_qkv_bias(const ModelShape *shape);
 bool model_has_proj_bias(const ModelShape *shape);
 bool model_has_mlp_bias(const ModelShape *shape);
@@ -122,6 +132,8 @@ int model_rotary_columns(const ModelShape *shape); // R
 // s * frequency. Every table of rotary positions is made with it. `local`: in the layers with a window.
 double model_rotary_frequency(const ModelShape *shape, int i, bool local);
 double model_rotary_factor(const ModelShape *shape, bool local); // of sines and cosines
+// YaRN's factor of sines and cosines.   Source: Peng 2023 and DeepSeek-V2, as transformers has it.
+double model_yarn_scale(double factor, double mscale);
 // Returns the smallest multiple of divisor * tp that holds `vocabulary` entries. VOCABULARY_DIVISOR is the usual
 // divisor.
 int padded_vocabulary(int vocabulary, int divisor, int tp);

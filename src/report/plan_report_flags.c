@@ -46,6 +46,7 @@ static void add_scaling(Command *to, const Rope *rope) {
     if (rope->kind == ROPE_YARN && rope->high != 32) put(to, "--yarn-beta-fast %g", rope->high);
     if (rope->kind == ROPE_YARN && rope->low != 1) put(to, "--yarn-beta-slow %g", rope->low);
     if (rope->attention > 0) put(to, "--yarn-attention-factor %g", rope->attention);
+    if (rope->mscale_all > 0) put(to, "--mscale-all-dim %g", rope->mscale_all);
     if (rope->unrounded) put(to, "--no-yarn-correction-range-round-to-int");
     if (rope->kind != ROPE_LLAMA3) return;
     put(to, "--use-rope-scaling --rope-scaling-factor %g", rope->factor);
@@ -104,12 +105,21 @@ static void add_other_sizes(Command *to, const ModelShape *m) {
     }
 }
 
+static void add_latents(Command *to, const ModelShape *m) {
+    put(to, "--multi-latent-attention --kv-lora-rank %d", m->kv_rank);
+    if (m->q_rank) put(to, "--q-lora-rank %d", m->q_rank);
+    put(to, "--qk-head-dim %d --qk-pos-emb-head-dim %d --v-head-dim %d", m->head_size - m->rotary_columns,
+        m->rotary_columns, model_value_size(m));
+}
+
 static void add_model(Command *to, const ModelShape *m) {
     put(to, "--num-layers %d", m->layers);
     put(to, "--hidden-size %d", m->hidden);
     put(to, "--ffn-hidden-size %d", m->ffn);
     put(to, "--num-attention-heads %d", m->heads);
-    if (m->head_size * m->heads != m->hidden) put(to, "--kv-channels %d", m->head_size);
+    if (m->head_size * m->heads != m->hidden && !model_is_latent(m))
+        put(to, "--kv-channels %d", m->head_size);
+    if (model_is_latent(m)) add_latents(to, m);
     if (model_groups(m) != m->heads)
         put(to, "--group-query-attention --num-query-groups %d", model_groups(m));
     put(to, "--seq-length %d", m->sequence);
@@ -118,7 +128,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->position == POSITION_NONE) put(to, "--position-embedding-type none");
     if (m->position == POSITION_ROTARY && m->rotary_base != 10000)
         put(to, "--rotary-base %.0f", m->rotary_base);
-    if (m->rotary_columns && m->rotary_columns != m->head_size)
+    if (m->rotary_columns && m->rotary_columns != m->head_size && !model_is_latent(m))
         put(to, "--rotary-percent %g", (double)m->rotary_columns / m->head_size);
     if (m->position == POSITION_ROTARY) add_scaling(to, &m->rope);
     if (m->rms_norm) put(to, "--normalization RMSNorm");

@@ -27,6 +27,14 @@ static Softmax softmax_of(const Options *o) {
     return strcmp(o->softmax_type, "learnable") ? SOFTMAX_PLAIN : SOFTMAX_SINKS;
 }
 
+// 0: what YaRN has unless something else is said.
+static double yarn_attention(const Options *o) {
+    double factor = o->rope_scaling_factor, scale = o->mscale, all = o->mscale_all_dim;
+    if (!isnan(o->yarn_attention_factor)) return o->yarn_attention_factor;
+    if (!o->multi_latent_attention || (scale == 1 && all == 0)) return 0;
+    return model_yarn_scale(factor, scale) / model_yarn_scale(factor, all);
+}
+
 static Rope scaling_of_type(const Options *o) {
     Rope rope = {.kind = ROPE_DYNAMIC,
                  .factor = o->rope_scaling_factor,
@@ -34,18 +42,30 @@ static Rope scaling_of_type(const Options *o) {
     if (!strcmp(o->rope_scaling_type, "dynamic")) return rope;
     rope.kind = ROPE_YARN;
     rope.low = o->yarn_beta_slow, rope.high = o->yarn_beta_fast;
-    rope.attention = isnan(o->yarn_attention_factor) ? 0 : o->yarn_attention_factor;
+    rope.mscale_all = o->multi_latent_attention ? o->mscale_all_dim : 0;
+    rope.attention = yarn_attention(o);
     rope.unrounded = !o->yarn_correction_range_round_to_int;
     return rope;
 }
 
 static ModelFamily family_of_name(const char *name) {
     static const char *const names[] = {
-        [FAMILY_ANY] = "any",           [FAMILY_MISTRAL] = "mistral",   [FAMILY_QWEN2] = "qwen2",
-        [FAMILY_QWEN3] = "qwen3",       [FAMILY_SMOLLM3] = "smollm3",   [FAMILY_PHI3] = "phi3",
-        [FAMILY_OLMO2] = "olmo2",       [FAMILY_GEMMA2] = "gemma2",     [FAMILY_GEMMA3] = "gemma3",
-        [FAMILY_GPT_NEOX] = "gpt_neox", [FAMILY_STABLELM] = "stablelm", [FAMILY_GRANITE] = "granite",
+        [FAMILY_ANY] = "any",
+        [FAMILY_MISTRAL] = "mistral",
+        [FAMILY_QWEN2] = "qwen2",
+        [FAMILY_QWEN3] = "qwen3",
+        [FAMILY_SMOLLM3] = "smollm3",
+        [FAMILY_PHI3] = "phi3",
+        [FAMILY_OLMO2] = "olmo2",
+        [FAMILY_GEMMA2] = "gemma2",
+        [FAMILY_GEMMA3] = "gemma3",
+        [FAMILY_GPT_NEOX] = "gpt_neox",
+        [FAMILY_STABLELM] = "stablelm",
+        [FAMILY_GRANITE] = "granite",
         [FAMILY_NEMOTRON] = "nemotron",
+        [FAMILY_MINICPM3] = "minicpm3",
+        [FAMILY_DEEPSEEK_V2] = "deepseek_v2",
+        [FAMILY_DEEPSEEK_V3] = "deepseek_v3",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
@@ -58,6 +78,7 @@ static NormPlace norm_place_of(const Options *o) {
 }
 
 static QkNorm qk_norm_of(const Options *o) {
+    if (o->multi_latent_attention) return QK_NORM_NONE; // "head" are the norms of latents
     if (!strcmp(o->qk_norm, "head")) return QK_NORM_HEAD;
     return strcmp(o->qk_norm, "all") ? QK_NORM_NONE : QK_NORM_ALL;
 }
@@ -80,6 +101,9 @@ ModelShape options_model(const Options *o, int vocabulary) {
 #define SIZE(TYPE, member, least, most, option, ...) .member = (SIZE_##TYPE)o->option,
 #include "nn/sizes.def"
         .groups = o->shape.query_groups,
+        .kv_rank = o->multi_latent_attention ? o->kv_lora_rank : 0,
+        .q_rank = o->multi_latent_attention && o->q_lora_rank != INT_UNSET ? o->q_lora_rank : 0,
+        .value_size = o->multi_latent_attention ? o->v_head_dim : 0,
         .vocabulary = vocabulary,
         .activation = activation_of(o),
         .position = !strcmp(o->position_embedding_type, "rope")   ? POSITION_ROTARY
