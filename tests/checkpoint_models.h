@@ -194,12 +194,44 @@ static inline ModelShape nemotron(void) {
     return s;
 }
 
+// Heads of latents: values narrower than keys, in halves (MiniCPM3) and in pairs of columns (DeepSeek).
+static inline ModelShape minicpm3(void) {
+    ModelShape s = tied_llama();
+    s.groups = 0, s.head_size = 12, s.rotary_columns = 4, s.kv_rank = 10, s.q_rank = 14, s.value_size = 6;
+    s.latent_epsilon = s.norm_epsilon == 1e-6f ? 0 : 1e-6f;
+    s.embedding_multiplier = 12, s.residual_multiplier = 0.9f, s.logits_scaling = 2,
+    s.family = FAMILY_MINICPM3;
+    return s;
+}
+
+static inline ModelShape deepseek2(void) {
+    ModelShape s = minicpm3();
+    s.embedding_multiplier = s.residual_multiplier = s.logits_scaling = 0, s.family = FAMILY_DEEPSEEK_V2;
+    s.untied = true, s.q_rank = 0;
+    return s;
+}
+
+static inline ModelShape deepseek3(void) {
+    ModelShape s = minicpm3();
+    s.embedding_multiplier = s.residual_multiplier = s.logits_scaling = 0, s.family = FAMILY_DEEPSEEK_V3;
+    s.untied = true, s.value_size = 16, s.rotary_columns = 6;
+    s.rope = (Rope){.kind = ROPE_YARN,
+                    .factor = 4,
+                    .low = 1,
+                    .high = 32,
+                    .original = 8,
+                    .attention = 0.9,
+                    .mscale_all = 0.7};
+    return s;
+}
+
 typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {
     gpt2,       untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
     wide_heads, attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
     qwen3,      smollm3,          phi3,       olmo2,      gemma2,         gemma3,
-    neox,       stablelm,         granite,    nemotron};
+    neox,       stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
+    deepseek3};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

@@ -55,7 +55,7 @@ static void fill_tensor(const Mapping *m, const TheirTensor *t, const Params *pa
         const WeightStrip *s = &m->strips[t->strip + n];
         const float *ours = weight_named(params, whole, m->weights[s->weight].name);
         for (int64_t i = 0; i < s->per * s->groups; i++)
-            memcpy(out + (s->first + i) * t->cols, ours + strip_row(s, i) * t->cols,
+            memcpy(out + (s->first + tensor_row_stored(t, i)) * t->cols, ours + strip_row(s, i) * t->cols,
                    (size_t)t->cols * sizeof *out);
     }
 }

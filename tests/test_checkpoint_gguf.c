@@ -50,7 +50,10 @@ static void expect_round_trip(int i) {
 }
 
 static void round_trips(void) {
-    for (int i = 0; i < NUM_SHAPES; i++) expect_round_trip(i);
+    for (int i = 0; i < NUM_SHAPES; i++) {
+        ModelShape shape = shapes[i]();
+        if (!model_is_latent(&shape)) expect_round_trip(i);
+    }
 }
 
 static ModelShape usual_gemma3(void) {

@@ -33,6 +33,8 @@ GROUPS = dict(SIZES, num_key_value_heads=2)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 160}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+LATENT = dict(SIZES, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
+DENSE = dict(LATENT, first_k_dense_replace=SIZES["num_hidden_layers"], n_routed_experts=4, n_group=1, topk_group=1)
 FEATURES = {
     "Llama 3.1": ("Llama", dict(GROUPS, rope_theta=20000.0, rope_scaling=LLAMA3), "rotations scaled as `llama3`"),
     "Llama, linear": ("Llama", dict(GROUPS, head_dim=16, rope_scaling={"rope_type": "linear", "factor": 2.5}),
@@ -68,6 +70,12 @@ FEATURES = {
     "Granite": ("Granite", dict(GROUPS, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
                                 attention_multiplier=0.3, tie_word_embeddings=True), "four multipliers"),
     "Nemotron": ("Nemotron", dict(GROUPS), "squared ReLU, LayerNorm by 1 + weight"),
+    "MiniCPM3": ("MiniCPM3", dict(LATENT, q_lora_rank=24, scale_emb=3, scale_depth=1.5, dim_model_base=32),
+                 "latent attention, multipliers, tied"),
+    "DeepSeek-V2, dense": ("DeepseekV2", dict(DENSE, q_lora_rank=None, rope_parameters=dict(
+        YARN, rope_theta=1e4, mscale=0.707, mscale_all_dim=0.9)), "latents of keys and values alone, YaRN of scores"),
+    "DeepSeek-V3, dense": ("DeepseekV3", dict(DENSE, q_lora_rank=24, v_head_dim=24, rope_parameters=dict(
+        YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0)), "latents, values wider than keys"),
 }
 failures = 0
 

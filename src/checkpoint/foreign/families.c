@@ -66,15 +66,24 @@ static const char *lack_of_biases(const Family *f, const ModelShape *s) {
     return first_lack(traits, sizeof traits / sizeof *traits);
 }
 
+static float latent_epsilon(const ModelShape *s) {
+    return s->latent_epsilon > 0 ? s->latent_epsilon : s->norm_epsilon;
+}
+
 static const char *lack_of_heads(const Family *f, const ModelShape *s) {
+    bool latent = model_is_latent(s), ours = latent && says(f, SAYS_LATENT);
     bool partly = s->position == POSITION_ROTARY && s->rotary_columns && s->rotary_columns != s->head_size;
     bool scaled = s->position == POSITION_ROTARY && s->rope.kind != ROPE_PLAIN;
     const Trait traits[] = {
+        {latent && !says(f, SAYS_LATENT), "latent attention (multi-latent-attention)"},
+        {!latent && says(f, SAYS_LATENT), "attention without latents"},
+        {ours && latent_epsilon(s) != LATENT_EPSILON, "such an epsilon of latents (latent-norm-epsilon)"},
         {model_groups(s) != s->heads && !says(f, SAYS_GROUPS), "groups of heads that share keys and values"},
-        {s->heads * s->head_size != s->hidden && !says(f, SAYS_HEAD_SIZE),
+        {s->heads * s->head_size != s->hidden && !says(f, SAYS_HEAD_SIZE) && !ours,
          "head size other than hidden size / heads"},
         {s->hidden % s->heads && says(f, NEEDS_WHOLE_HEADS), "hidden size that the heads do not divide"},
-        {partly && !says(f, SAYS_ROTARY_SHARE | SAYS_ROTARY_PCT), "partly rotated heads (rotary-percent)"},
+        {partly && !says(f, SAYS_ROTARY_SHARE | SAYS_ROTARY_PCT) && !ours,
+         "partly rotated heads (rotary-percent)"},
         {scaled && !says(f, SAYS_SCALING), "scaled rotary positions"},
         {s->no_rope_freq && !says(f, SAYS_NO_ROPE), "layers without rotary positions (no-rope-freq)"},
         {s->softmax != SOFTMAX_PLAIN, "such a softmax (softmax-type)"},

@@ -16,7 +16,8 @@ typedef enum {
     NAMES_FUSED = 8,    // as Llama's, with queries, keys and values in one tensor, and gate and up
     NAMES_UNGATED = 16, // as Llama's, without a gate
     NAMES_NEOX = 32,    // "gpt_neox.layers.0.attention.query_key_value"
-    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED
+    NAMES_LATENT = 64,  // as Llama's, with down and up projections of queries, keys and values
+    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED | NAMES_LATENT
 } TensorNames;
 
 // Bits: the features that a family's configuration states, since its models may differ there from `Family.is`.
@@ -35,6 +36,8 @@ typedef enum {
     SAYS_WINDOW_SWITCH = 1 << 11, // the same, where use_sliding_window is true
     SAYS_NO_ROPE = 1 << 12,       // no_rope_layers, no_rope_layer_interval
     SAYS_DROPOUTS = 1 << 13,      // resid_pdrop, embd_pdrop
+    SAYS_LATENT = 1 << 14,        // q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+    SAYS_DENSE = 1 << 15,         // first_k_dense_replace: layers before those with experts
     // Rules without a member of their own.
     HAS_ROOT_EMBEDDING = 1 << 16, // embeddings are multiplied by sqrt(hidden size)
     NEEDS_WHOLE_HEADS = 1 << 17,  // heads divide the hidden size
@@ -44,6 +47,7 @@ typedef enum {
     GGUF_COPIES_TABLE =
         1 << 21, // a tied output is written, too: llama.cpp, or many versions of it, require it
     FREQUENCIES_IN_GGUF = 1 << 22, // llama.cpp takes divisors of the frequencies of rotations
+    PAIRS_IN_FILES = 1 << 23,      // of latent attention: neighbouring columns of a head are turned
 } Says;
 
 // How a member of config.json and a member of ModelShape say the same.
@@ -52,6 +56,8 @@ typedef enum {
     SAME_FACTOR,    // 1 is 0 of ours: nothing is multiplied
     SAME_CAP,       // null is 0 of ours
     INVERSE_SQUARE, // of a factor of scores; head_size is 0 of ours
+    TIMES_DEPTH,    // ours times sqrt(layers); null and what makes 1 are 0 of ours
+    OF_WIDTH,       // hidden size / ours; likewise
 } MemberMeaning;
 
 typedef struct {
@@ -79,6 +85,9 @@ typedef struct {
     int gguf_hidden_scale_layers;
     FamilyMember members[MAX_FAMILY_MEMBERS]; // others; ended by one without a name
 } Family;
+
+// The epsilon of the norms of latents in all families.
+#define LATENT_EPSILON 1e-6f
 
 extern const Family families[];
 extern const int num_families;

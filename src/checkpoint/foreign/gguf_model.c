@@ -162,18 +162,12 @@ uint64_t gguf_model_hash(const GgufModel *m) {
 
 // ---- reading ---------------------------------------------------------------------------------------------
 
-// The place in the file of row `row` of a head whose halves are interleaved there.
-static int64_t stored_row(int64_t row, int64_t head) {
-    int64_t i = row % head;
-    return row - i + (i < head / 2 ? 2 * i : 2 * i - head + 1);
-}
-
 // Reads the part of a rectangle of ours that one strip holds.
 static void read_strip(const GgufModel *m, const WeightStrip *s, Rect rect, float *out, int64_t stride) {
     const TheirTensor *theirs = &m->mapping.tensors[s->tensor];
     int64_t begin = strip_rows_before(s, rect.row), end = strip_rows_before(s, rect.row + rect.rows);
     for (int64_t i = begin; m->found[s->tensor] && i < end; i++) {
-        int64_t row = s->first + (theirs->permuted ? stored_row(i, theirs->permuted) : i);
+        int64_t row = s->first + tensor_row_stored(theirs, i);
         float *to = out + (strip_row(s, i) - rect.row) * stride;
         gguf_read(m->file, m->found[s->tensor], row * theirs->cols + rect.col, rect.cols, to);
         for (int64_t c = 0; theirs->plus != 0 && c < rect.cols; c++) to[c] -= theirs->plus;

@@ -242,7 +242,8 @@ static float *place(const Piece *p, int64_t i) {
 
 static Status read_rows(const Piece *p) {
     for (int64_t i = p->begin; i < p->end; i++) {
-        int64_t first = (p->strip->first + i) * p->theirs->cols + p->rect.col;
+        int64_t row = p->strip->first + tensor_row_stored(p->theirs, i),
+                first = row * p->theirs->cols + p->rect.col;
         TRY(safetensors_read_f32(p->found.file, p->found.tensor, first, p->rect.cols, place(p, i)));
     }
     return OK;

@@ -13,6 +13,8 @@ enum { MAX_HEAD_SIZE = 1 << 13 };
 // Whether a configuration of this family has a member for a size that not all have.
 static bool says_size(const Family *f, const char *size) {
     if (!strcmp(size, "groups")) return f->dialect == DIALECT_GPT2 || f->says & SAYS_GROUPS;
+    if (!strcmp(size, "kv_rank") || !strcmp(size, "q_rank") || !strcmp(size, "value_size"))
+        return f->says & SAYS_LATENT;
     if (!strcmp(size, "head_size")) return f->dialect == DIALECT_GPT2 || f->says & SAYS_HEAD_SIZE;
     return true;
 }
@@ -93,6 +95,16 @@ static Status read_inverse_square(Config *c, const FamilyMember *m, const Manife
     return OK;
 }
 
+// A member from which ours follows: without one, or with null, nothing is multiplied.
+static Status read_derived(Config *c, const FamilyMember *m, const ManifestField *field, ModelShape *s) {
+    double value = m->missing;
+    const Json *given = json_member(c->object, m->name);
+    TRY(config_real(c, m->name, 1e-9, 1e12, &value));
+    value = m->meaning == TIMES_DEPTH ? value / sqrt(s->layers) : s->hidden / value;
+    store_real(field, s, value == 1 || (given && given->type == JSON_NULL) ? 0 : value);
+    return OK;
+}
+
 static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {
     const ModelSize *size = size_named(m->size);
     const ManifestField *field = &size->field;
@@ -100,6 +112,7 @@ static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {
     bool flag = m->missing != 0;
     if (m->meaning == SAME_CAP) return read_cap(c, m, field, s);
     if (m->meaning == INVERSE_SQUARE) return read_inverse_square(c, m, field, s);
+    if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) return read_derived(c, m, field, s);
     if (field->type == BOOL_FIELD) {
         TRY(config_flag(c, m->name, &flag));
         *(bool *)((char *)s + field->offset) = flag;
@@ -139,6 +152,61 @@ static Status read_heads(Config *c, ModelShape *s) {
                 s->heads, s->head_size, s->groups);
 }
 
+// Experts are not supported: all layers have to come before those that have them. Then nothing else that is said of
+// them matters.
+static Status read_dense(Config *c, const Family *f, const ModelShape *s) {
+    static const char *const of_experts[] = {"n_routed_experts",
+                                             "n_shared_experts",
+                                             "num_experts_per_tok",
+                                             "moe_intermediate_size",
+                                             "moe_layer_freq",
+                                             "routed_scaling_factor",
+                                             "n_group",
+                                             "topk_group",
+                                             "topk_method",
+                                             "norm_topk_prob",
+                                             "scoring_func",
+                                             "aux_loss_alpha",
+                                             "seq_aux",
+                                             "ep_size",
+                                             "output_router_logits",
+                                             "num_nextn_predict_layers"};
+    int dense = 0;
+    if (!(f->says & SAYS_DENSE)) return OK;
+    TRY(config_size(c, "first_k_dense_replace", INT32_MAX, &dense));
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++) config_member(c, of_experts[i]);
+    if (dense >= s->layers) return OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "%s: this model cannot be read: its layers from %d of %d on have experts (first_k_dense_replace), "
+        "which are not supported",
+        c->what, dense, s->layers);
+}
+
+// The sizes of heads that are made of latents. transformers says two of them again, as those of a head.
+static Status read_latents(Config *c, const Family *f, ModelShape *s) {
+    const Json *rank = json_member(c->object, "q_lora_rank");
+    int rotated = f->is.rotary_columns, plain = f->is.head_size - rotated;
+    if (!(f->says & SAYS_LATENT)) return OK;
+    config_member(c, "head_dim"), config_member(c, "qk_head_dim");
+    TRY(config_size(c, "qk_nope_head_dim", MAX_HEAD_SIZE / 2, &plain));
+    TRY(config_size(c, "qk_rope_head_dim", MAX_HEAD_SIZE / 2, &rotated));
+    TRY(config_must_be(c, "attention_bias", false));
+    TRY(config_must_be(c, "mlp_bias", false));
+    if (f->says & PAIRS_IN_FILES) TRY(config_must_be(c, "rope_interleave", true));
+    if (rank && rank->type == JSON_NULL) s->q_rank = 0;
+    if (!s->value_size) s->value_size = s->hidden / s->heads;
+    s->head_size = plain + rotated, s->rotary_columns = rotated;
+    s->latent_epsilon = s->norm_epsilon == LATENT_EPSILON ? 0 : LATENT_EPSILON;
+    if (rotated % 2 == 0 && s->value_size && (!s->groups || s->groups == s->heads))
+        return read_dense(c, f, s);
+    return fail(
+        ERR_DATA,
+        "%s: %d heads in %d groups, %d rotated columns, %d of values: with latents there is a group for "
+        "each head, and rotated columns are even",
+        c->what, s->heads, s->groups, rotated, s->value_size);
+}
+
 // The activation of the gate, or of an MLP without one.
 static Status read_activation(Config *c, const Family *f, ModelShape *s) {
     static const char *const silu[] = {"silu", NULL}, *const gelu[] = {"gelu_pytorch_tanh", "gelu_new", NULL},
@@ -174,6 +242,7 @@ static Status read_llama(Config *c, const Family *f, ModelShape *s) {
     s->init_std = 0.02f;
     TRY(read_sizes(c, f, s));
     TRY(config_flag(c, "tie_word_embeddings", &tied));
+    TRY(read_latents(c, f, s));
     TRY(read_heads(c, s));
     TRY(config_rotation(c, f, s));
     TRY(read_biases(c, f, s));

@@ -60,6 +60,7 @@ static const char *const llama_names[] = {"attention_dropout",
                                           "num_key_value_heads",
                                           "rms_norm_eps",
                                           NULL};
+static const char *const latent_names[] = {"kv_lora_rank", "q_lora_rank", "v_head_dim", NULL};
 static const char *const common_names[] = {"initializer_range", "vocab_size", NULL};
 
 static bool is_listed(const char *name, const char *const *names) {
@@ -73,7 +74,9 @@ static void write_others(Text *out, const Family *f, const ModelShape *s) {
     const char *const *listed = f->dialect == DIALECT_GPT2 ? gpt2_names : llama_names;
     for (int i = 0; i < num_model_sizes; i++) {
         const char *name = model_sizes[i].names[FORMAT_HUGGING_FACE][f->dialect];
-        if (!name || !*name || is_listed(name, listed) || is_listed(name, common_names)) continue;
+        if (!name || !*name || is_listed(name, listed) || is_listed(name, common_names) ||
+            is_listed(name, latent_names))
+            continue;
         if (!field_is_zero(&model_sizes[i].field, s)) write_size(out, name, &model_sizes[i], s);
     }
 }
@@ -111,6 +114,7 @@ static void write_scaling(const Rope *rope, Text *out) {
                 {yarn, "beta_fast", rope->high},
                 {yarn, "beta_slow", rope->low},
                 {true, "factor", rope->factor},
+                {rope->mscale_all > 0, "mscale_all_dim", rope->mscale_all},
                 {llama3, "high_freq_factor", rope->high},
                 {llama3, "low_freq_factor", rope->low}};
     text_add(out, "  \"rope_scaling\": {\n");
@@ -190,10 +194,32 @@ static double real_of(const ManifestField *field, const ModelShape *s) {
     return field->type == FLOAT_FIELD ? (double)*(const float *)at : *(const double *)at;
 }
 
+// Writes the shortest number from which ours follows.
+static void write_derived(const ModelShape *s, const FamilyMember *m, double ours, Text *out) {
+    enum { ENOUGH_DIGITS = 17 };
+    char text[32];
+    if (ours == 0) {
+        text_add(out, "  \"%s\": null,\n", m->name);
+        return;
+    }
+    double theirs = m->meaning == TIMES_DEPTH ? ours * sqrt(s->layers) : s->hidden / ours;
+    for (int digits = 1; digits <= ENOUGH_DIGITS; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, theirs);
+        double read = strtod(text, NULL),
+               made = m->meaning == TIMES_DEPTH ? read / sqrt(s->layers) : s->hidden / read;
+        if ((float)made == (float)ours) break;
+    }
+    text_add(out, "  \"%s\": %s,\n", m->name, text);
+}
+
 static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) {
     const ModelSize *size = size_named(m->size);
     if (size->field.type == BOOL_FIELD) {
         write_flag(out, m->name, *(const bool *)((const char *)s + size->field.offset));
+        return;
+    }
+    if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) {
+        write_derived(s, m, real_of(&size->field, s), out);
         return;
     }
     double value = real_of(&size->field, s), squared = value > 0 ? 1 / (value * value) : s->head_size;
@@ -209,6 +235,19 @@ static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) 
         write_real(out, m->name, m->meaning == SAME_FACTOR && value == 0 ? 1 : value);
 }
 
+static void write_latents(const ModelShape *s, const Family *f, Text *out) {
+    if (!(f->says & SAYS_LATENT)) return;
+    write_int(out, "kv_lora_rank", s->kv_rank);
+    if (s->q_rank)
+        write_int(out, "q_lora_rank", s->q_rank);
+    else
+        text_add(out, "  \"q_lora_rank\": null,\n");
+    write_int(out, "qk_nope_head_dim", s->head_size - s->rotary_columns);
+    write_int(out, "qk_rope_head_dim", s->rotary_columns);
+    write_int(out, "v_head_dim", model_value_size(s));
+    if (f->says & SAYS_DENSE) write_int(out, "first_k_dense_replace", s->layers);
+}
+
 static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     text_add(out, "  \"model_type\": \"%s\",\n", f->model_type);
     text_add(out, "  \"%s\": \"%s\",\n", f->activation, activation_name(s->activation));
@@ -217,6 +256,7 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_QKV_BIAS) write_flag(out, "use_qkv_bias", model_has_qkv_bias(s));
     if (f->says & SAYS_MLP_BIAS) write_flag(out, "mlp_bias", model_has_mlp_bias(s));
     write_sizes(out, f, s, llama_names);
+    write_latents(s, f, out);
     if (f->says & SAYS_DROPOUTS) {
         write_float(out, "embd_pdrop", s->hidden_dropout);
         write_float(out, "resid_pdrop", s->hidden_dropout);

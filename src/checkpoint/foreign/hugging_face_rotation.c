@@ -22,13 +22,9 @@ static Status read_llama3(Config *c, Rope *rope) {
     return fail(ERR_DATA, "%s: high_freq_factor %g is not above low_freq_factor %g", c->what, high, low);
 }
 
-// Source: Peng 2023 and DeepSeek-V2, as transformers has it.
-static double yarn_scale(double factor, double mscale) {
-    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
-}
-
 // `original`: the positions of a model before scaling, unless its own object says it.
-static Status read_yarn(Config *c, Rope *rope, int original) {
+// `latent`: scores are scaled, too.
+static Status read_yarn(Config *c, Rope *rope, int original, bool latent) {
     double low = 1, high = 32, attention = 0, scale = 0, all = 0;
     bool truncate = true;
     rope->original = original;
@@ -40,7 +36,9 @@ static Status read_yarn(Config *c, Rope *rope, int original) {
     TRY(config_flag(c, "truncate", &truncate));
     TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rope->original));
     if (attention == 0 && scale > 0 && all > 0)
-        attention = yarn_scale(rope->factor, scale) / yarn_scale(rope->factor, all);
+        attention = model_yarn_scale(rope->factor, scale) / model_yarn_scale(rope->factor, all);
+    if (attention == 0 && latent && all > 0) attention = model_yarn_scale(rope->factor, 1);
+    if (latent) rope->mscale_all = all;
     rope->low = low, rope->high = high, rope->attention = attention, rope->unrounded = !truncate;
     if (high > low) return OK;
     return fail(ERR_DATA, "%s: beta_fast %g is not above beta_slow %g", c->what, high, low);
@@ -51,6 +49,7 @@ typedef struct {
     Rope rope;
     double base, share;
     int positions, original; // of the model, with and before scaling
+    bool latent;
 } Rotation;
 
 static Status read_object(Config *outer, const Json *object, const char *name, Rotation *out) {
@@ -73,7 +72,7 @@ static Status read_object(Config *outer, const Json *object, const char *name, R
         rope->factor = factor;
     }
     if (rope->kind == ROPE_LLAMA3) TRY(read_llama3(&c, rope));
-    if (rope->kind == ROPE_YARN) TRY(read_yarn(&c, rope, out->original));
+    if (rope->kind == ROPE_YARN) TRY(read_yarn(&c, rope, out->original, out->latent));
     if (rope->kind == ROPE_DYNAMIC) rope->original = out->positions;
     return config_check_all_read(&c);
 }
@@ -107,6 +106,7 @@ static Status read_scaling(Config *c, const Family *f, const char *name, ModelSh
 }
 
 static Status take_share(const Config *c, const Family *f, double share, ModelShape *s) {
+    if (f->says & SAYS_LATENT && share == 1) return OK; // the rotated columns have a member of their own
     s->rotary_columns = (int)(s->head_size * share);
     if (share != 1 && !(f->says & (SAYS_ROTARY_SHARE | SAYS_ROTARY_PCT)))
         return fail(ERR_UNAVAILABLE, "%s: partial_rotary_factor is not supported", c->what);
@@ -116,7 +116,8 @@ static Status take_share(const Config *c, const Family *f, double share, ModelSh
 }
 
 Status config_rotation(Config *c, const Family *f, ModelShape *s) {
-    Rotation rotation = {.base = f->is.rotary_base > 0 ? f->is.rotary_base : 10000,
+    Rotation rotation = {.latent = f->says & SAYS_LATENT,
+                         .base = f->is.rotary_base > 0 ? f->is.rotary_base : 10000,
                          .share = f->rotary_share > 0 ? f->rotary_share : 1,
                          .positions = s->positions,
                          .original = s->positions};

@@ -16,7 +16,8 @@ typedef struct {
 } Row;
 
 // Names that stand apart from each other for one weight are rows of their own.
-#define SEPARATE (NAMES_LIKE_LLAMA & ~NAMES_FUSED)
+#define SEPARATE (NAMES_LIKE_LLAMA & ~NAMES_FUSED & ~NAMES_LATENT)
+#define GATED    (NAMES_LLAMA | NAMES_AFTER | NAMES_LATENT)
 #define NOT_NEOX (NAMES_GPT2 | NAMES_LIKE_LLAMA)
 static const Row table[] = {
     {"embedding.word_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
@@ -71,6 +72,34 @@ static const Row table[] = {
      PART_ALL,
      SEPARATE,
      {"model.layers.%d.self_attn.k_norm", "blk.%d.attn_k_norm"}},
+    {"self_attention.linear_q_proj",
+     PART_ROTATED_LAST,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.q_proj", "blk.%d.attn_q"}},
+    {"self_attention.linear_q_down_proj",
+     PART_ALL,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.q_a_proj", "blk.%d.attn_q_a"}},
+    {"self_attention.q_layernorm",
+     PART_ALL,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.q_a_layernorm", "blk.%d.attn_q_a_norm"}},
+    {"self_attention.linear_q_up_proj",
+     PART_ROTATED_LAST,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.q_b_proj", "blk.%d.attn_q_b"}},
+    {"self_attention.linear_kv_down_proj",
+     PART_KEY_LAST,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.kv_a_proj_with_mqa", "blk.%d.attn_kv_a_mqa"}},
+    {"self_attention.kv_layernorm",
+     PART_ALL,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.kv_a_layernorm", "blk.%d.attn_kv_a_norm"}},
+    {"self_attention.linear_kv_up_proj",
+     PART_ALL,
+     NAMES_LATENT,
+     {"model.layers.%d.self_attn.kv_b_proj", "blk.%d.attn_kv_b"}},
     {"self_attention.linear_proj",
      PART_ALL,
      NAMES_GPT2,
@@ -101,11 +130,8 @@ static const Row table[] = {
      NAMES_NEOX,
      {"gpt_neox.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
     {"mlp.linear_fc1", PART_ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_fc", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1",
-     PART_GATE,
-     NAMES_LLAMA | NAMES_AFTER,
-     {"model.layers.%d.mlp.gate_proj", "blk.%d.ffn_gate"}},
-    {"mlp.linear_fc1", PART_UP, NAMES_LLAMA | NAMES_AFTER, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
+    {"mlp.linear_fc1", PART_GATE, GATED, {"model.layers.%d.mlp.gate_proj", "blk.%d.ffn_gate"}},
+    {"mlp.linear_fc1", PART_UP, GATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
     {"mlp.linear_fc1", PART_ALL, NAMES_FUSED, {"model.layers.%d.mlp.gate_up_proj", "blk.%d.ffn_up"}},
     {"mlp.linear_fc1", PART_ALL, NAMES_UNGATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
     {"mlp.linear_fc1", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_h_to_4h", "blk.%d.ffn_up"}},
@@ -123,6 +149,7 @@ static const Row table[] = {
     {"output_layer", PART_ALL, NOT_NEOX, {"lm_head", "output"}},
 };
 #undef SEPARATE
+#undef GATED
 #undef NOT_NEOX
 
 enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
@@ -189,6 +216,17 @@ static TheirTensor *last_tensor(Mapping *m) {
     return m->num_tensors ? &m->tensors[m->num_tensors - 1] : NULL;
 }
 
+// Which rows of a tensor are stored in another order.
+static void find_order(const Maker *maker, WeightPart part, TheirTensor *t) {
+    const ModelShape *s = maker->shape;
+    unsigned says = maker->family->says;
+    bool rotated = part == PART_QUERY || part == PART_KEY;
+    if (maker->format == FORMAT_GGUF && says & PAIRS_IN_GGUF && rotated) t->permuted = s->head_size;
+    if (!(says & PAIRS_IN_FILES) || (part != PART_ROTATED_LAST && part != PART_KEY_LAST)) return;
+    t->plain = part == PART_KEY_LAST ? s->kv_rank : s->head_size - s->rotary_columns;
+    t->permuted = t->plain + s->rotary_columns;
+}
+
 static TheirTensor *add_tensor(const Maker *maker, const char *name, const WeightSpec *ours, const Row *row) {
     Mapping *m = maker->mapping;
     TheirTensor *t = &m->tensors[m->num_tensors++];
@@ -198,9 +236,7 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     bool linear = !strncmp(row->ours, "self_attention.", 15) || !strncmp(row->ours, "mlp.", 4);
     bool conv1d = maker->format == FORMAT_HUGGING_FACE && maker->family->names == NAMES_GPT2 && linear;
     t->transposed = t->is_vector || conv1d;
-    bool rotated = row->part == PART_QUERY || row->part == PART_KEY;
-    if (maker->format == FORMAT_GGUF && maker->family->says & PAIRS_IN_GGUF && rotated)
-        t->permuted = maker->shape->head_size;
+    find_order(maker, row->part, t);
     // llama.cpp's norms scale by what is in the file.
     bool scales = strstr(ours->name, "layernorm.weight");
     if (maker->format == FORMAT_GGUF && maker->shape->norm_offset && scales) t->plus = 1;
@@ -323,3 +359,17 @@ int64_t strip_rows_before(const WeightStrip *s, int64_t row) {
 }
 
 int64_t strip_row(const WeightStrip *s, int64_t i) { return i / s->per * s->block + s->at + i % s->per; }
+
+// ---- rows of a head in another order --------------------------------------------------------------------
+
+int64_t tensor_row_stored(const TheirTensor *t, int64_t row) {
+    if (!t->permuted) return row;
+    int64_t i = row % t->permuted - t->plain, half = (t->permuted - t->plain) / 2;
+    return i < 0 ? row : row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+int64_t tensor_row_ours(const TheirTensor *t, int64_t row) {
+    if (!t->permuted) return row;
+    int64_t i = row % t->permuted - t->plain, half = (t->permuted - t->plain) / 2;
+    return i < 0 ? row : row - i + i % 2 * half + i / 2;
+}

@@ -12,16 +12,28 @@ typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_vector;
-    bool is_position;  // the table of positions
-    bool transposed;   // the file stores [cols, rows]; true for every vector
-    int64_t permuted;  // rows of a head that are stored in another order; 0: none
+    bool is_position; // the table of positions
+    bool transposed;  // the file stores [cols, rows]; true for every vector
+    // Rows of a head, of which those from `plain` on are stored in another order: the first of one half of them, the
+    // first of the other, the second of both, and so on. 0: none are.
+    int64_t permuted, plain;
     int strip, strips; // its first strip and their number; none:
     float *values;     // [rows] of a vector that no weight of ours contains; NULL: zeros
     float plus;        // the file has this added to each element
 } TheirTensor;
 
 // Rows of a weight: all, those of queries, keys or values, or one half of fc1.
-typedef enum { PART_ALL, PART_QUERY, PART_KEY, PART_VALUE, PART_GATE, PART_UP } WeightPart;
+// The last two are all rows, too, where the last of each head, or of the weight, are rotated columns.
+typedef enum {
+    PART_ALL,
+    PART_QUERY,
+    PART_KEY,
+    PART_VALUE,
+    PART_GATE,
+    PART_UP,
+    PART_ROTATED_LAST,
+    PART_KEY_LAST
+} WeightPart;
 
 // Rows of one of our weights that follow each other in one tensor of the other format, from its row `first` on. They
 // are the `per` rows from `at` on of each of `groups` blocks of `block` rows.
@@ -50,3 +62,6 @@ WeightStrip weight_strip(const ModelShape *shape, WeightPart part, int64_t rows)
 int64_t strip_rows_before(const WeightStrip *strip,
                           int64_t row); // the rows of the strip before row `row` of our weight
 int64_t strip_row(const WeightStrip *strip, int64_t i); // the row of our weight that is the strip's i-th
+// Of row `row` of the strips of a tensor, in our order: its place in the file, counted likewise; and the other way.
+int64_t tensor_row_stored(const TheirTensor *tensor, int64_t row);
+int64_t tensor_row_ours(const TheirTensor *tensor, int64_t row);

@@ -4,22 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The row at place `row` when the two halves of a head are interleaved: 0, D/2, 1, D/2 + 1, ...
-static int64_t paired(int64_t row, int64_t head) {
-    int64_t i = row % head;
-    return row - i + i % 2 * (head / 2) + i / 2;
-}
-
 // Reads a rectangle of their tensor, oriented as ours.   out [rect.rows, rect.cols]
 static Status read_strip(const Mapping *m, ModelSource *source, const WeightStrip *s, Rect rect, float *out) {
     const WeightSpec *weight = &m->weights[s->weight];
-    int64_t head = m->tensors[s->tensor].permuted;
+    const TheirTensor *t = &m->tensors[s->tensor];
     int64_t begin = rect.row > s->first ? rect.row - s->first : 0, all = s->per * s->groups;
     int64_t end = rect.row + rect.rows - s->first < all ? rect.row + rect.rows - s->first : all;
     for (int64_t i = begin, run; i < end; i += run) {
-        run = head ? 1 : s->per - i % s->per;
+        run = t->permuted ? 1 : s->per - i % s->per;
         if (run > end - i) run = end - i;
-        int64_t ours = strip_row(s, head ? paired(i, head) : i);
+        int64_t ours = strip_row(s, tensor_row_ours(t, i));
         Rect from = {ours, rect.col, run, rect.cols};
         if (weight_is_vector(weight)) from = (Rect){0, ours, 1, run};
         TRY(model_source_read(source, weight->name, from, out + (s->first + i - rect.row) * rect.cols,
