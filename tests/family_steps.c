@@ -102,7 +102,7 @@ static EngineSpec spec_of(const Job *job, const ModelShape *shape) {
     spec.mode.sequence_parallel = has(job, "sequence");
     if (has(job, "selective")) spec.mode.recompute = RECOMPUTE_SELECTIVE;
     if (has(job, "full")) spec.mode.recompute = RECOMPUTE_UNIFORM, spec.mode.recompute_layers = 1;
-    spec.shard_optimizer = has(job, "sharded");
+    spec.sharding = has(job, "sharded");
     spec.adam = (AdamOptions){0.9, 0.95, 1e-8, 1.0};
     return spec;
 }

@@ -69,10 +69,10 @@ static inline void place_bench(Share *s) {
             fixture_stage(setup->grid, setup->vee, context_rank(&s->runtime.context, ROLE_PIPELINE), c);
     s->params.matrices_apart = setup->optimizer && setup->optimizer->muon.iterations;
     declare_model(&s->params, grid_along(setup->grid, AXIS_PP) * chunks);
+    s->params.sharding = setup->sharded ? SHARD_OPTIMIZER : SHARD_NOTHING;
     params_place(&s->params, &s->runtime.run, &s->runtime.context.groups.topology, setup->dtype, stages,
                  chunks);
-    EXPECT_OK(
-        buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements, setup->sharded));
+    EXPECT_OK(buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements));
     EXPECT_OK(grad_reducer_create(&s->reducer, &s->runtime.context, &s->params, &s->buckets, setup->overlap,
                                   setup->overlap_gather, false));
     EXPECT_OK(optimizer_create(

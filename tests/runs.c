@@ -274,7 +274,9 @@ static void checksum(Engine *engine, Comm *world, double out[4]) {
         const Param *p = params->items[i];
         if (p->chunk < 0) continue;
         bool sliced = p->spec.cut.dim >= 0;
+        unit_acquire(c, p->unit, -1);
         uint64_t hash = param_hash(p, c);
+        unit_release(c, p->unit);
         all += hash;
         if (!sliced) whole += hash;
         if (context_group(c, ROLE_ENDS) && is_tied(params, p)) tied += hash;

@@ -259,7 +259,7 @@ static void expect_owners(const Share *s, int chunk, int64_t begin, int64_t end,
 // A unit that is acquired has the values of its owners, and a tied copy those of its original.
 static void expect_acquired(Share *s, int unit, int round) {
     UnitWatch watch = grad_reducer_watch(&s->reducer);
-    if (s->setup->overlap_gather) watch.acquire(watch.self, unit);
+    if (s->setup->overlap_gather) watch.acquire(watch.self, unit, -1);
     for (int i = s->params.units[unit].first; i < s->params.units[unit].end; i++) {
         const Param *p = s->params.items[i], *owner = p->tied_value ? p->tied_value : p;
         if (p->chunk >= 0)
@@ -303,7 +303,7 @@ static Status need_on_rank(Comm *world, void *arg) {
     UnitWatch watch = grad_reducer_watch(&s.reducer);
     grad_reducer_gather(&s.reducer);
     for (int unit = 0; unit < s.params.num_units; unit++) {
-        watch.acquire(watch.self, unit);
+        watch.acquire(watch.self, unit, -1);
         for (int i = 0; i < s.buckets.count; i++)
             EXPECT(!s.reducer.gathering[i] == holds_any(&s, &s.buckets.items[i], 0, unit + 1),
                    "bucket %d at %lld, unit %d", i, (long long)s.buckets.items[i].begin, unit);

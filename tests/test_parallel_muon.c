@@ -300,10 +300,11 @@ static Status measure(Comm *world, void *arg) {
     params_begin_unit(&params);
     ParamSpec matrix = {.name = "a", .rows = 5000, .cols = 1001, .cut = {.dim = -1}, .matrices = {1}};
     params_declare(&params, matrix);
+    params.sharding = one->sharded ? SHARD_OPTIMIZER : SHARD_NOTHING;
     params_place(&params, &runtime.run, &c->groups.topology, one->dtype, (int[]){0}, 1);
     Buckets buckets;
     Optimizer optimizer;
-    EXPECT_OK(buckets_create(&buckets, c, &params, 1000000, one->sharded));
+    EXPECT_OK(buckets_create(&buckets, c, &params, 1000000));
     EXPECT_OK(optimizer_create(&optimizer, c, world, &params, &buckets, &runtime.run, *one->optimizer));
     double each = (double)runtime.run.used / (5000.0 * 1001);
     EXPECT(fabs(each / one->bytes - 1) < 1e-3, "%.4f bytes of each parameter, not %.4f: %s over %d", each,

@@ -206,10 +206,11 @@ static Status measure(Comm *world, void *arg) {
     params_begin_unit(&params);
     params_declare(&params, (ParamSpec){.name = "a", .rows = 5000, .cols = 1001, .cut = {.dim = -1}});
     params_declare(&params, (ParamSpec){.name = "b", .rows = 777, .cols = 3333, .cut = {.dim = -1}});
+    params.sharding = one->sharded ? SHARD_OPTIMIZER : SHARD_NOTHING;
     params_place(&params, &runtime.run, &c->groups.topology, one->dtype, (int[]){0}, 1);
     Buckets buckets;
     Optimizer optimizer;
-    EXPECT_OK(buckets_create(&buckets, c, &params, 1000000, one->sharded));
+    EXPECT_OK(buckets_create(&buckets, c, &params, 1000000));
     EXPECT_OK(optimizer_create(&optimizer, c, world, &params, &buckets, &runtime.run,
                                (OptimizerOptions){.ema_decay = 0}));
     double each = (double)runtime.run.used / (5000.0 * 1001 + 777.0 * 3333);

@@ -41,7 +41,7 @@ static EngineSpec spec_of(const Case *c) {
     EngineSpec spec = run_spec(c->grid, c->schedule, c->num_chunks, 4, d * step_microbatches(c));
     spec.mode.dtype = c->dtype;
     spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
-    spec.shard_optimizer = spec.overlap_gradients = spec.overlap_weights = c->sharded;
+    spec.sharding = spec.overlap_gradients = spec.overlap_weights = c->sharded;
     spec.virtual_data = c->leaves * d;
     spec.audits = true;
     return spec;

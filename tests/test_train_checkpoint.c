@@ -61,8 +61,8 @@ static void make_setting(Setting *s, Grid grid, int number) {
     if (llama) run_make_llama(&s->spec);
     shape->heads = llama ? 16 : 8, shape->head_size = llama ? 2 : 4, shape->groups = llama ? 8 : 0;
     s->spec.mode.dtype = bf16 ? BF16 : F32;
-    s->spec.shard_optimizer = sharded && grid_along(grid, AXIS_DP) > 1;
-    s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.shard_optimizer;
+    s->spec.sharding = sharded && grid_along(grid, AXIS_DP) > 1;
+    s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.sharding;
     set_optimizer(&s->spec, number);
     layer_balance(LAYERS, grid_along(grid, AXIS_PP) * s->spec.num_chunks, 0, 0, s->counts);
     s->spec.split.counts = s->counts;

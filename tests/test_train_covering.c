@@ -55,8 +55,8 @@ typedef enum {
 enum { MAX_LEVELS = 16 };
 
 static int num_levels(Factor factor) {
-    static const int levels[NUM_FACTORS] = {3, 3, 3, 0, 6, 2, 2, 3, 3, 4, NUM_RUN_MODELS,
-                                            2, 2, 2, 2, 3, 2, 2, 2, 4, 2, 2};
+    static const int levels[NUM_FACTORS] = {
+        3, 3, 3, 0, 6, 2, NUM_SHARDINGS, 3, 3, 4, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2, 2, 2, 4, 2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -122,7 +122,7 @@ static RunPlan plan_of(const Case *c) {
     if (l[VISIBLE] & 2) run_limit_attention(spec);
     spec->per_token = l[PER_TOKEN];
     set_recomputation(&spec->mode, l[RECOMPUTATION]);
-    spec->shard_optimizer = l[SHARDED];
+    spec->sharding = (Sharding)l[SHARDED];
     if (l[OPTIMIZER]) run_use_muon(spec), spec->ema_decay = 0.9;
     spec->virtual_data = l[TREE] ? LEAVES : 0;
     spec->overlap_gradients = l[OVERLAP] > 0;
@@ -135,6 +135,8 @@ static RunPlan plan_of(const Case *c) {
 static void name_case(const Case *c, char text[NAME_BYTES]) {
     static const char *const recomputations[] = {"no",        "selective", "uniform-1",
                                                  "uniform-2", "block-1",   "saved-shares"};
+    static const char *const shardings[] = {"", ", sharded optimizer", ", sharded gradients",
+                                            ", sharded values"};
     static const char *const types[] = {"fp32", "bf16", "fp16", "fp8"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
@@ -142,10 +144,10 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
              "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
              powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
              recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
-             l[SHARDED] ? ", sharded optimizer" : "", l[OVERLAP], l[MESSAGES], types[l[PRECISION]],
-             run_model_names[l[MODEL]], l[DROPOUT] ? ", dropout" : "",
-             l[PROBABILITIES] ? ", probabilities kept" : "", l[MICROBATCH_SIZE] ? ", microbatches of 2" : "",
-             l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
+             shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES], types[l[PRECISION]], run_model_names[l[MODEL]],
+             l[DROPOUT] ? ", dropout" : "", l[PROBABILITIES] ? ", probabilities kept" : "",
+             l[MICROBATCH_SIZE] ? ", microbatches of 2" : "", l[MASKED] ? ", masked" : "",
+             layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
              l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
              l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
              l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "");

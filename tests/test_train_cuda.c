@@ -49,7 +49,7 @@ static bool run_with(const char *device, const Job *job, void (*opened)(Engine *
     plan.spec.device = device;
     plan.spec.mode.dtype = job->dtype;
     plan.spec.mode.sequence_parallel = job->ways & SEQUENCE_PARALLEL;
-    plan.spec.shard_optimizer = job->ways & SHARDED;
+    plan.spec.sharding = job->ways & SHARDED ? SHARD_OPTIMIZER : SHARD_NOTHING;
     return run_or_complain(&plan, job->name, result);
 }
 

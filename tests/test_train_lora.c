@@ -59,7 +59,7 @@ static RunPlan plan_of_way(const Way *way, RunModel model, DType dtype, int t) {
     plan.spec.mode.dtype = dtype;
     plan.spec.mode.recompute = way->recompute, plan.spec.mode.recompute_layers = 1;
     plan.spec.mode.sequence_parallel = t > 1 && model != RUN_GPT;
-    plan.spec.shard_optimizer = way->shards;
+    plan.spec.sharding = way->shards;
     plan.spec.overlap_gradients = plan.spec.overlap_weights = way->overlaps;
     plan.spec.virtual_data = way->virtual_data;
     return plan;

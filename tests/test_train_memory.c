@@ -127,7 +127,7 @@ static void bytes_per_parameter(void) {
         int d = way & 1 ? 4 : 2;
         bool sharded = way & 2;
         EngineSpec spec = even_spec((Grid)GRID(1, d, 1), "1f1b", 1), larger;
-        spec.shard_optimizer = sharded;
+        spec.sharding = sharded;
         spec.mode.dtype = way & 4 ? F32 : BF16;
         larger = spec;
         larger.shape.layers = larger.split.layers = 16;
@@ -149,9 +149,9 @@ static EngineSpec odd_spec(int way) {
     spec.shape.sequence = spec.shape.positions = 18, spec.mode.microbatch = 3;
     spec.mode.dtype = way & 1 ? BF16 : F32;
     spec.mode.sequence_parallel = way & 2;
-    spec.shard_optimizer = way & 4;
+    spec.sharding = way & 4;
     spec.scatter_gather = !spec.mode.sequence_parallel;
-    spec.overlap_gradients = spec.overlap_weights = spec.shard_optimizer;
+    spec.overlap_gradients = spec.overlap_weights = spec.sharding;
     spec.bucket_elements = 1237;
     return spec;
 }

@@ -76,7 +76,7 @@ static Sums sums_of(const Case *c, DType dtype, int steps, Sums sums) {
     Job job = {run_spec(c->grid, c->schedule, c->chunks, 4, c->batch), steps, sums};
     job.spec.mode.dtype = dtype;
     job.spec.mode.sequence_parallel = c->sequence_parallel;
-    job.spec.shard_optimizer = job.spec.overlap_gradients = job.spec.overlap_weights = c->sharded;
+    job.spec.sharding = job.spec.overlap_gradients = job.spec.overlap_weights = c->sharded;
     CommOptions options = {.transport = "threads",
                            .ranks = grid_size(c->grid),
                            .timeout_s = 120,

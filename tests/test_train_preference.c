@@ -63,7 +63,7 @@ static void leaves_change_no_bit(void) {
     for (int d = 2; d <= 4; d *= 2) {
         plan = plan_for((Grid)GRID(1, d, 1), "1f1b", 1, RUN_LLAMA);
         plan.spec.virtual_data = 4;
-        plan.spec.shard_optimizer = d == 4;
+        plan.spec.sharding = d == 4;
         run(&plan, &result, "data ranks");
         expect_same(&first, &result, "data ranks that are leaves");
     }

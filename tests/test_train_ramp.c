@@ -126,7 +126,7 @@ static void overflows_change_no_bit(void) {
     for (int i = 0; i < 3; i++) {
         RunPlan plan = plans[i];
         char name[96];
-        plan.spec.shard_optimizer = plan.spec.overlap_gradients = true;
+        plan.spec.sharding = plan.spec.overlap_gradients = true;
         plan.spec.overlap_weights = i != 1;
         snprintf(name, sizeof name, "%s, sharded and overlapped", plan.spec.schedule);
         if (run_or_complain(&plan, name, &result)) run_expect_same_bits(&expected, &result, name);

@@ -36,7 +36,7 @@ static EngineSpec spec_of(const Case *c) {
                                2 * grid_along(c->grid, AXIS_DP) * grid_along(c->grid, AXIS_PP));
     spec.mode.dtype = c->dtype;
     spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
-    spec.shard_optimizer = spec.overlap_gradients = spec.overlap_weights = c->sharded;
+    spec.sharding = spec.overlap_gradients = spec.overlap_weights = c->sharded;
     return spec;
 }
 

@@ -109,7 +109,7 @@ static const Row rows[] = {
     ROW(AUTO, schedule_costs.hop_us, 0.5),
     ROW(AUTO "--schedule-stash-limit 5", stash_limit, 5),
     ROW("--no-scatter-gather-tensors-in-pipeline", scatter_gather, false),
-    ROW("--use-distributed-optimizer", shard_optimizer, true),
+    ROW("--use-distributed-optimizer", sharding, true),
     ROW("--overlap-grad-reduce", overlap_gradients, true),
     ROW(SHARDED "--overlap-param-gather", overlap_weights, true),
     ROW("--adam-beta1 0.5", adam.beta1, 0.5),

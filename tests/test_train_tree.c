@@ -21,8 +21,7 @@ static RunPlan plan_of(const Kind *k) {
                     .finished = run_expect_predicted_memory};
     plan.spec.mode.dtype = k->dtype;
     plan.spec.virtual_data = k->virtual_data;
-    plan.spec.shard_optimizer = plan.spec.overlap_gradients = plan.spec.overlap_weights =
-        k->sharded && k->d > 1;
+    plan.spec.sharding = plan.spec.overlap_gradients = plan.spec.overlap_weights = k->sharded && k->d > 1;
     return plan;
 }
 

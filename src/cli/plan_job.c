@@ -136,7 +136,9 @@ static void fill_space(PlanJob *job) {
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;
     space->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
-    space->zero_stage = flag_or(o, "use_distributed_optimizer", o->use_distributed_optimizer, open);
+    space->zero_stage = o->data_parallel_sharding_strategy
+                            ? (int)options_sharding(o)
+                            : flag_or(o, "use_distributed_optimizer", o->use_distributed_optimizer, open);
     space->recompute = recompute_or(o, job->given ? RECOMPUTE_NOTHING : -1);
 }
 

@@ -57,7 +57,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
                                      : o->fp16 ? F16
                                                : F32,
                             .sequence_parallel = s->sequence_parallel,
-                            .zero_stage = o->use_distributed_optimizer,
+                            .zero_stage = (int)s->sharding,
                             .scatter_gather = o->scatter_gather_tensors_in_pipeline,
                             .overlap_gradients = o->overlap_grad_reduce,
                             .device = strcmp(o->device, "cuda") ? NULL : "cuda"};

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/words.h"
+#include "layout/placement.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -106,6 +107,7 @@ typedef struct {
     uint64_t window_layers;
     int lora_targets;        // bits of config/lora.h: the linear layers with an adapter; 0: there are none
     bool sequence_parallel;  // --sequence-parallel, and t > 1
+    Sharding sharding;       // over the replicas of parameters
     bool keep_probabilities; // attention saves its S x S matrix for the backward
     const char *recompute;   // "nothing", "selective", "uniform", "block"
     int recompute_layers;    // --recompute-num-layers of uniform and block
@@ -176,6 +178,7 @@ Status options_check_one_adapter(const Options *options);
 // Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
 // GPU.
 int options_ranks_per_gpu(const Options *options);
+Sharding options_sharding(const Options *options); // what replicas of parameters cut into shards
 // Returns the field of the first option that the user has given and that is not among `fields`, which ends with NULL;
 // NULL: there is none.
 const char *options_given_beside(const Options *options, const char *const *fields);

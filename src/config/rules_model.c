@@ -374,6 +374,25 @@ static Status check_saved_activations(Options *o) {
     return OK;
 }
 
+Sharding options_sharding(const Options *o) {
+    const char *name = o->data_parallel_sharding_strategy;
+    if (!name) return o->use_distributed_optimizer ? SHARD_OPTIMIZER : SHARD_NOTHING;
+    Sharding sharding = 0;
+    while (strcmp(name, sharding_names[sharding]) != 0) sharding++;
+    return sharding;
+}
+
+static Status resolve_sharding(Options *o) {
+    o->shape.sharding = options_sharding(o);
+    if (o->shape.sharding == SHARD_NOTHING && o->use_distributed_optimizer)
+        return fail(
+            ERR_CONFIG,
+            "--use-distributed-optimizer cuts the optimizer state, and --data-parallel-sharding-strategy "
+            "no_shard nothing: leave out one of them");
+    o->use_distributed_optimizer = o->shape.sharding >= SHARD_OPTIMIZER;
+    return OK;
+}
+
 // Source: Megatron-LM, validate_args.
 static Status check_gathers(Options *o) {
     const char *missing = !o->use_distributed_optimizer ? "--use-distributed-optimizer"
@@ -408,6 +427,12 @@ static Status check_audits(Options *o) {
                 o->audit_interval);
 }
 
-Rule *const method_rules[] = {
-    check_device_overflows,  resolve_overflow_check, resolve_recomputation, resolve_sequence_parallel,
-    check_saved_activations, check_gathers,          check_audits,          NULL};
+Rule *const method_rules[] = {check_device_overflows,
+                              resolve_overflow_check,
+                              resolve_recomputation,
+                              resolve_sequence_parallel,
+                              check_saved_activations,
+                              resolve_sharding,
+                              check_gathers,
+                              check_audits,
+                              NULL};

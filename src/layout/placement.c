@@ -6,6 +6,10 @@
 const ReductionInfo placement_reductions[NUM_REDUCTIONS] = {PLACEMENT_REDUCTIONS(X)};
 #undef X
 
+#define X(what, name) name,
+const char *const sharding_names[NUM_SHARDINGS] = {PLACEMENT_SHARDINGS(X)};
+#undef X
+
 Reduction reduction_on(Grid grid, Reduction reduction) {
     const ReductionInfo *info = &placement_reductions[reduction];
     bool alone = info->first != NO_ROLE && grid_count(grid, (Role)info->first) == 1;

@@ -52,6 +52,19 @@ extern const ReductionInfo placement_reductions[NUM_REDUCTIONS];
 // The row that holds on this grid.
 Reduction reduction_on(Grid grid, Reduction reduction);
 
+// What replicas cut into equal shards, of which each replica keeps one; every row includes the rows before it. The
+// names are Megatron-LM's (--data-parallel-sharding-strategy).   Source: Rajbhandari 2020 (ZeRO, stages 1 to 3).
+#define PLACEMENT_SHARDINGS(X)                                                                               \
+    X(NOTHING, "no_shard")                                                                                   \
+    X(OPTIMIZER, "optim")           /* the state of the optimizer */                                         \
+    X(GRADIENTS, "optim_grads")     /* gradients, from when they are complete */                             \
+    X(VALUES, "optim_grads_params") /* values, while no unit that they belong to is in use */
+
+#define X(what, name) SHARD_##what,
+typedef enum { PLACEMENT_SHARDINGS(X) NUM_SHARDINGS } Sharding;
+#undef X
+extern const char *const sharding_names[NUM_SHARDINGS];
+
 // ---- what a rank holds ------------------------------------------------------------------------------
 
 typedef struct {

@@ -216,6 +216,12 @@ static Tensor share_of(const Context *c, Tensor x) {
 
 // ---- one chunk, forward -------------------------------------------------------------------------------
 
+// The unit of layer i of a chunk, or after its last layer that of the head; -1: there is none.
+static int chunk_unit(const Gpt *gpt, const Chunk *chunk, int i) {
+    if (i < chunk->num_layers) return gpt->layers[chunk->first_layer + i].unit;
+    return chunk->last ? gpt->head_unit : -1;
+}
+
 static LayerStash *layer_stash(const Gpt *gpt, const Slot *slot, int i) {
     return (LayerStash *)((char *)slot->layers + (size_t)i * gpt->stash_bytes);
 }
@@ -230,13 +236,14 @@ static SublayerArgs sublayer_args(const Gpt *gpt, int number, LayerStash *stash,
                           .rotary_table = layer_rotary_table(gpt, number)};
 }
 
-static void forward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor x, Tensor y, Arena *arena,
+// `next` is the unit that is used next, or -1.
+static void forward_layer(Gpt *gpt, int number, int next, LayerStash *stash, Tensor x, Tensor y, Arena *arena,
                           const Microbatch *mb) {
     Tensor saved = stash->saved;
     memset(stash, 0, gpt->stash_bytes);
     stash->saved = saved;
     stash->inputs[0] = x;
-    unit_acquire(gpt->context, gpt->layers[number].unit);
+    unit_acquire(gpt->context, gpt->layers[number].unit, next);
     for (int i = 0; i < NUM_SUBLAYERS; i++) {
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
         bool last = i + 1 == NUM_SUBLAYERS;
@@ -256,10 +263,10 @@ static void forward_first(Gpt *gpt, const Chunk *chunk, int i, Slot *slot, Tenso
                           const Microbatch *mb) {
     Context *c = gpt->context;
     LayerStash *stash = layer_stash(gpt, slot, i);
-    int first, end;
+    int first, end, next = chunk_unit(gpt, chunk, i + 1);
     *stash = (LayerStash){0};
     if (!recomputed(gpt, chunk, i, &first, &end)) {
-        forward_layer(gpt, chunk->first_layer + i, stash, x, y, &slot->stash, mb);
+        forward_layer(gpt, chunk->first_layer + i, next, stash, x, y, &slot->stash, mb);
         return;
     }
     if (first == i) stash->saved = x;
@@ -270,7 +277,7 @@ static void forward_first(Gpt *gpt, const Chunk *chunk, int i, Slot *slot, Tenso
         device_copy(c->device, c->stream, stash->saved, share);
     }
     ArenaMark mark = arena_mark(c->scratch);
-    forward_layer(gpt, chunk->first_layer + i, stash, x, y, c->scratch, mb);
+    forward_layer(gpt, chunk->first_layer + i, next, stash, x, y, c->scratch, mb);
     arena_release(c->scratch, mark);
 }
 
@@ -302,14 +309,14 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
     ArenaMark mark = arena_mark(c->scratch);
     c->place = mb->place;
     if (chunk->first) {
-        unit_acquire(c, gpt->embedding_unit);
+        unit_acquire(c, gpt->embedding_unit, chunk_unit(gpt, chunk, 0));
         embedding_apply(c, &gpt->embedding, slot->input, mb);
         unit_release(c, gpt->embedding_unit);
     }
     forward_layers(gpt, chunk_index, slot, mb);
     arena_release(c->scratch, mark);
     if (!chunk->last) return;
-    unit_acquire(c, gpt->head_unit);
+    unit_acquire(c, gpt->head_unit, -1);
     if (mb->labels.data)
         loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
     else
@@ -369,9 +376,19 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, co
     }
     for (int i = first; i < end; i++) {
         Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);
-        forward_layer(gpt, chunk->first_layer + i, layer_stash(gpt, slot, i), x, y, arena, mb);
+        int next = i + 1 < end ? chunk_unit(gpt, chunk, i + 1) : -1;
+        forward_layer(gpt, chunk->first_layer + i, next, layer_stash(gpt, slot, i), x, y, arena, mb);
         x = y;
     }
+}
+
+// The unit that the backward of a chunk uses after that of layer i, in a group from `first` on; -1: none. The group
+// before it may be computed again from its first layer on.
+static int unit_before(const Gpt *gpt, const Chunk *chunk, int first, int i) {
+    int before, end;
+    if (i == 0) return -1;
+    recomputed(gpt, chunk, i - 1, &before, &end);
+    return chunk_unit(gpt, chunk, i > first ? i - 1 : before);
 }
 
 // A recomputed group is allocated from slot->recomputed when a weight half follows later, else from scratch memory.
@@ -386,7 +403,8 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
         bool leaves = i == 0 && !chunk->first;
-        if (halves & INPUT_HALF) unit_acquire(c, unit); // the weight half reads no weights
+        // The weight half reads no weights.
+        if (halves & INPUT_HALF) unit_acquire(c, unit, unit_before(gpt, chunk, first, i));
         backward_layer(gpt, number, layer_stash(gpt, slot, i), slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
         if (halves & INPUT_HALF) unit_release(c, unit);

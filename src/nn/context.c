@@ -6,8 +6,8 @@ Comm *context_group(const Context *c, Role role) { return c->groups.by_role[role
 int context_ranks(const Context *c, Role role) { return topology_size(&c->groups.topology, role); }
 int context_rank(const Context *c, Role role) { return topology_rank(&c->groups.topology, role); }
 
-void unit_acquire(const Context *c, int unit) {
-    if (c->watch.acquire) c->watch.acquire(c->watch.self, unit);
+void unit_acquire(const Context *c, int unit, int next) {
+    if (c->watch.acquire) c->watch.acquire(c->watch.self, unit, next);
 }
 
 void unit_release(const Context *c, int unit) {

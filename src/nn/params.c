@@ -150,23 +150,64 @@ static void find_chunks(Params *params, const int *stage_of_chunk) {
     }
 }
 
-// Sets the offsets of a chunk's parameters of one region, or with NUM_REDUCTIONS of those that are frozen, from `end`
-// on; returns where they end.
-static int64_t lay_out(Params *params, int chunk, Reduction region, int64_t end) {
-    for (int i = 0; i < params->count; i++) {
+bool params_units_apart(const Params *params) { return params->sharding >= SHARD_GRADIENTS; }
+
+static Role replicas_of(int region) { return placement_reductions[region % NUM_REDUCTIONS].replicas; }
+
+static int region_of(const Param *p) { return (int)p->place.reduction + (p->frozen ? NUM_REDUCTIONS : 0); }
+
+// Sets the offsets of a chunk's parameters of one region from `begin` on; returns where the region ends.
+static int64_t lay_out(Params *params, int chunk, int region, Grid grid, int64_t begin) {
+    int64_t end = begin, whole = (int64_t)PARAM_ALIGNMENT * grid_count(grid, replicas_of(region));
+    bool rounded = region < NUM_REDUCTIONS || params_units_apart(params);
+    for (int i = 0, unit = -1; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->tied_value) continue;
-        if ((p->frozen ? NUM_REDUCTIONS : p->place.reduction) != region) continue;
+        if (p->chunk != chunk || p->tied_value || region_of(p) != region) continue;
+        if (params_units_apart(params) && p->unit != unit) end = begin + round_up(end - begin, whole);
+        unit = p->unit;
         p->offset = end;
         end += round_up(param_local_count(p), PARAM_ALIGNMENT);
     }
-    return end;
+    return rounded ? begin + round_up(end - begin, whole) : end;
 }
 
-static int64_t region_end(Params *params, int chunk, Reduction region, Grid grid, int64_t begin) {
-    int replicas = grid_count(grid, placement_reductions[region].replicas);
-    int64_t count = lay_out(params, chunk, region, begin) - begin;
-    return begin + round_up(count, (int64_t)PARAM_ALIGNMENT * replicas);
+// Lists the spans of a chunk, or only counts them.
+static int list_spans(const Params *params, int chunk, ParamSpan *spans) {
+    int count = 0;
+    for (int region = 0; region < NUM_REGIONS; region++)
+        for (int i = 0, unit = -1; i < params->count; i++) {
+            const Param *p = params->items[i];
+            if (p->chunk != chunk || p->tied_value || region_of(p) != region || p->unit == unit) continue;
+            unit = p->unit;
+            if (spans) spans[count] = (ParamSpan){.region = region, .unit = unit, .begin = p->offset};
+            count++;
+        }
+    return count;
+}
+
+// Finds the spans of a chunk and where this rank's shards of them lie. Returns how many values it keeps.
+static int64_t find_spans(Params *params, const Topology *topology, int chunk) {
+    ChunkParams *c = &params->chunks[chunk];
+    int64_t kept = 0;
+    c->num_spans = list_spans(params, chunk, NULL);
+    c->spans = calloc((size_t)c->num_spans + 1, sizeof *c->spans);
+    CHECK(c->spans, "no memory for %d spans of parameters", c->num_spans);
+    list_spans(params, chunk, c->spans);
+    for (int i = 0; i < c->num_spans; i++) {
+        ParamSpan *s = &c->spans[i];
+        bool last = i + 1 == c->num_spans || c->spans[i + 1].region != s->region;
+        s->count = (last ? c->region[s->region + 1] : c->spans[i + 1].begin) - s->begin;
+        s->kept = kept;
+        kept += s->count / topology_size(topology, replicas_of(s->region));
+    }
+    return kept;
+}
+
+static const ParamSpan *span_of(const Params *params, const Param *p) {
+    const ChunkParams *c = &params->chunks[p->chunk];
+    int i = 0;
+    while (c->spans[i].region != region_of(p) || c->spans[i].unit != p->unit) i++;
+    return &c->spans[i];
 }
 
 static Tensor local_tensor(const Param *p, Tensor flat) {
@@ -185,13 +226,36 @@ static int num_levels(const Params *params) {
     return levels;
 }
 
-static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, int chunk) {
+// Finds the value of a parameter in the flat buffer, or with shards of values what this rank keeps of it.
+static void place_value(const Params *params, const Topology *topology, Param *p) {
+    const ChunkParams *c = &params->chunks[p->chunk];
+    int64_t local = param_local_count(p);
+    if (params->sharding != SHARD_VALUES) {
+        p->value = local_tensor(p, c->values);
+        p->kept = tensor_part(c->values, p->offset, local);
+        return;
+    }
+    const ParamSpan *s = span_of(params, p);
+    Role role = replicas_of(s->region);
+    int64_t count = s->count / topology_size(topology, role);
+    int64_t shard = s->begin + count * topology_rank(topology, role) - p->offset; // from the share's begin on
+    int64_t begin = shard > 0 ? shard : 0, end = shard + count < local ? shard + count : local;
+    p->value = (Tensor){
+        .rows = placement_rows(&p->place), .cols = placement_cols(&p->place), .dtype = c->values.dtype};
+    p->kept_begin = begin < end ? begin : 0;
+    p->kept = tensor_part(c->values, begin < end ? s->kept + begin - shard : s->kept,
+                          begin < end ? end - begin : 0);
+}
+
+static void place_chunk(Params *params, Arena *arena, const Topology *topology, DType dtype, int chunk) {
     ChunkParams *c = &params->chunks[chunk];
-    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
-        c->region[r + 1] = region_end(params, chunk, r, grid, c->region[r]);
+    for (int r = 0; r < NUM_REGIONS; r++)
+        c->region[r + 1] = lay_out(params, chunk, r, topology->grid, c->region[r]);
     int64_t trained = c->region[NUM_REDUCTIONS];
-    c->count = lay_out(params, chunk, NUM_REDUCTIONS, trained);
-    c->values = tensor_take(arena, "parameters of a chunk", 1, c->count, dtype);
+    c->count = c->region[NUM_REGIONS];
+    int64_t kept = params_units_apart(params) ? find_spans(params, topology, chunk) : 0;
+    if (params->sharding != SHARD_VALUES) kept = c->count;
+    c->values = tensor_take(arena, "parameters of a chunk", 1, kept, dtype);
     int levels = params->values_only ? 0 : num_levels(params);
     if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, trained, F32);
     for (int k = 0; k < levels; k++)
@@ -199,7 +263,7 @@ static void place_chunk(Params *params, Arena *arena, Grid grid, DType dtype, in
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
         if (p->chunk != chunk || p->tied_value) continue;
-        p->value = local_tensor(p, c->values);
+        place_value(params, topology, p);
         if (p->frozen) continue;
         if (c->grads.data) p->grad = local_tensor(p, c->grads);
         for (int k = 0; k < levels; k++) p->partial[k] = local_tensor(p, c->partial[k]);
@@ -213,7 +277,7 @@ void params_place(Params *params, Arena *arena, const Topology *topology, DType 
     CHECK(params->chunks, "no memory for %d chunks", num_chunks);
     find_shares(params, topology);
     find_chunks(params, stage_of_chunk);
-    for (int chunk = 0; chunk < num_chunks; chunk++) place_chunk(params, arena, topology->grid, dtype, chunk);
+    for (int chunk = 0; chunk < num_chunks; chunk++) place_chunk(params, arena, topology, dtype, chunk);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
         if (!p->tied_value) continue;
@@ -330,7 +394,8 @@ static Status fill_values(const Params *params, Device *device, const Filling *h
         memset(local, 0, (size_t)param_local_count(p) * sizeof *local);
         status = how->fill(how->source, p, local);
         if (status == OK && how->write_master) how->write_master(how->self, p, local);
-        if (status == OK) upload_rounded(device, p->value, local, half);
+        if (status == OK && tensor_count(p->kept))
+            upload_rounded(device, p->kept, local + p->kept_begin, half);
     }
     free(local);
     return status;
@@ -394,6 +459,7 @@ void params_free(Params *params) {
     for (int i = 0; i < params->count; i++) free(params->items[i]);
     free(params->items);
     free(params->units);
+    for (int c = 0; c < params->num_chunks; c++) free(params->chunks[c].spans);
     free(params->chunks);
     *params = (Params){0};
 }

@@ -52,8 +52,14 @@ typedef struct Param {
     int chunk;      // of this rank; -1: it is on another pipeline rank, and the tensors are absent
     bool frozen;    // training does not change it: it has no gradient, and the optimizer keeps nothing of it
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
-    Tensor value;   // local share, in the run's element type
-    Tensor grad;    // F32 accumulator
+    // Local share, in the run's element type. With shards of values it has memory only while its unit is acquired
+    // (UnitWatch); else its address is NULL, and its shape stays.
+    Tensor value;
+    // What this rank keeps of the value: [1, count], elements [kept_begin, kept_begin + count) of the local share.
+    // It is the whole share unless values are sharded; absent where the value is another's.
+    Tensor kept;
+    int64_t kept_begin;
+    Tensor grad; // F32 accumulator
     bool
         grad_uninitialized; // the next contribution is written to the gradient, not added: the first one of a leaf
     // `grad` is the sum of its leaf up to this microbatch. partial[k] is the sum of the last 2^k leaves whose other
@@ -68,13 +74,24 @@ typedef struct Param {
 // The values and the gradients of a chunk as two flat buffers, with a parameter at the same offset in both.
 // Reductions, shards and gathers work on these buffers. Every reduction (layout/placement.h) has a region,
 // [region[r], region[r + 1]), in which its parameters lie in the model's order. The length of a region is a
-// multiple of PARAM_ALIGNMENT times the number of its replicas. Parameters that are frozen come after all regions, in
-// the values alone.
+// multiple of PARAM_ALIGNMENT times the number of its replicas. Parameters that are frozen have regions of their own
+// after those, region[NUM_REDUCTIONS + r] for reduction r, in the values alone.
+// With params_units_apart the parameters of a unit in a region are a span of such a length, too, so that each of its
+// replicas may keep an equal shard of it. With shards of values `values` holds this rank's shards alone, one after the
+// other.
+enum { NUM_REGIONS = 2 * NUM_REDUCTIONS };
 typedef struct {
-    Tensor values, grads;            // [1, count] in the run's element type; F32 [1, region[NUM_REDUCTIONS]]
+    int region, unit;
+    int64_t begin, count; // in the flat buffers
+    int64_t kept;         // where this rank's shard of the values begins in ChunkParams.values
+} ParamSpan;
+typedef struct {
+    Tensor values, grads;            // in the run's element type; F32 [1, region[NUM_REDUCTIONS]]
     Tensor partial[MAX_LEAF_LEVELS]; // as grads
-    int64_t region[NUM_REDUCTIONS + 1];
-    int64_t count; // the end of the frozen parameters
+    int64_t region[NUM_REGIONS + 1];
+    int64_t count;    // the end of the last region
+    ParamSpan *spans; // with params_units_apart, from the start of the chunk to its end
+    int num_spans;
 } ChunkParams;
 
 enum { PARAM_ALIGNMENT = 64 }; // elements; every parameter starts on it
@@ -91,16 +108,18 @@ typedef struct {
     int num_units;
     ChunkParams *chunks;
     int num_chunks;
-    bool values_only;   // set before placing: a model that is not trained takes no gradients
-    bool adapters_only; // set before declaring: all parameters but those of adapters are frozen
-    bool
-        matrices_apart; // set before placing: hidden matrices have regions of their own, MATRIX and EXPERT_MATRIX
+    bool values_only;    // set before placing: a model that is not trained takes no gradients
+    bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
+    bool matrices_apart; // set before placing: hidden matrices lie apart: MATRIX, EXPERT_MATRIX
+    Sharding sharding;   // set before placing: what replicas cut into shards
     // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one
     // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary
     // tree.
     int leaves;
 } Params;
 
+// Returns whether the parameters of a unit are apart from those of others, in each region.
+bool params_units_apart(const Params *params);
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.
 int params_begin_unit(Params *params);
 Param *params_declare(Params *params, ParamSpec spec);      // in the unit that began last

@@ -15,7 +15,8 @@
 // Callbacks of the model about units of parameters (nn/params.h); each is optional. The values of a unit may be
 // incomplete or elsewhere until it is acquired, and again once it is released.
 typedef struct {
-    void (*acquire)(void *self, int unit); // the model is about to use the unit's values
+    // The model is about to use the unit's values, and after them those of `next`; -1: it does not know of which unit.
+    void (*acquire)(void *self, int unit, int next);
     void (*release)(void *self, int unit); // the model does not use them until it acquires the unit again
     // The last backward has passed the unit: its gradients are final, except for the sums over other ranks.
     void (*finish)(void *self, int unit);
@@ -45,7 +46,7 @@ Comm *context_group(const Context *context, Role role);
 int context_ranks(const Context *context, Role role);
 int context_rank(const Context *context, Role role);
 // Call what watches units, where there is a callback.
-void unit_acquire(const Context *context, int unit);
+void unit_acquire(const Context *context, int unit, int next);
 void unit_release(const Context *context, int unit);
 void unit_finish(const Context *context, int unit);
 // The collectives over tp of a tensor of this rank: they show it to the callback first.

@@ -2,8 +2,12 @@
 #include "parallel/parallel.h"
 #include <stdlib.h>
 
-Tensor bucket_shard(Tensor flat, const Bucket *b) {
-    return tensor_part(flat, b->shard_begin, b->shard_count);
+Tensor bucket_grads(const Params *params, const Bucket *b) {
+    return tensor_part(params->chunks[b->chunk].grads, b->shard_begin, b->shard_count);
+}
+
+Tensor bucket_values(const Params *params, const Bucket *b) {
+    return tensor_part(params->chunks[b->chunk].values, b->kept_begin, b->shard_count);
 }
 
 bool bucket_holds(const Bucket *b, const Params *params, int unit) {
@@ -27,7 +31,9 @@ static int64_t bucket_size(const Context *c, Reduction r, int64_t elements) {
 
 static int64_t num_buckets(const Context *c, const Params *params, int64_t elements) {
     int64_t n = 0;
-    for (int chunk = 0; chunk < params->num_chunks; chunk++)
+    bool apart = params_units_apart(params);
+    for (int chunk = 0; chunk < params->num_chunks && apart; chunk++) n += params->chunks[chunk].num_spans;
+    for (int chunk = 0; chunk < params->num_chunks && !apart; chunk++)
         for (Reduction r = 0; r < NUM_REDUCTIONS; r++) {
             const int64_t *region = params->chunks[chunk].region, size = bucket_size(c, r, elements);
             n += (region[r + 1] - region[r] + size - 1) / size;
@@ -35,46 +41,61 @@ static int64_t num_buckets(const Context *c, const Params *params, int64_t eleme
     return n;
 }
 
-static Bucket make_bucket(const Context *c, int chunk, Reduction r, int64_t begin, int64_t end,
-                          bool sharded) {
-    Role role = placement_reductions[r].replicas;
-    Bucket b = {.chunk = chunk,
-                .reduction = r,
-                .group = context_group(c, role),
-                .replicas = context_ranks(c, role),
-                .replica = context_rank(c, role),
-                .begin = begin,
-                .count = end - begin,
-                .deferred = placement_reductions[r].first != NO_ROLE};
-    b.sharded = sharded && b.replicas > 1;
+static void add_bucket(Buckets *buckets, const Context *c, const Params *params, Bucket b) {
+    Role role = placement_reductions[b.reduction].replicas;
+    b.group = context_group(c, role);
+    b.replicas = context_ranks(c, role);
+    b.replica = context_rank(c, role);
+    b.deferred = placement_reductions[b.reduction].first != NO_ROLE;
+    b.sharded = params->sharding >= SHARD_OPTIMIZER && b.replicas > 1;
     b.shard_count = b.sharded ? b.count / b.replicas : b.count;
-    b.shard_begin = begin + (b.sharded ? b.shard_count * b.replica : 0);
-    return b;
+    b.shard_begin = b.begin + (b.sharded ? b.shard_count * b.replica : 0);
+    if (params->sharding != SHARD_VALUES) b.kept_begin = b.shard_begin;
+    for (int unit = 0; unit < params->num_units; unit++) b.num_units += bucket_holds(&b, params, unit);
+    buckets->items[buckets->count + buckets->num_frozen] = b;
+    buckets->count += !b.frozen, buckets->num_frozen += b.frozen;
 }
 
 static void cut_region(Buckets *buckets, const Context *c, const Params *params, int chunk, Reduction r,
-                       int64_t elements, bool sharded) {
+                       int64_t elements) {
     const int64_t *region = params->chunks[chunk].region;
     int64_t size = bucket_size(c, r, elements), begin;
     for (int64_t end = region[r + 1]; end > region[r]; end = begin) {
         begin = end - size > region[r] ? end - size : region[r];
-        Bucket *b = &buckets->items[buckets->count++];
-        *b = make_bucket(c, chunk, r, begin, end, sharded);
-        for (int unit = 0; unit < params->num_units; unit++) b->num_units += bucket_holds(b, params, unit);
+        add_bucket(buckets, c, params,
+                   (Bucket){.chunk = chunk, .reduction = r, .begin = begin, .count = end - begin});
     }
 }
 
-Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
-                      bool sharded) {
+static void cut_spans(Buckets *buckets, const Context *c, const Params *params, int chunk, bool frozen) {
+    const ChunkParams *of = &params->chunks[chunk];
+    for (int i = of->num_spans; i-- > 0;) {
+        const ParamSpan *s = &of->spans[i];
+        Bucket b = {.chunk = chunk,
+                    .reduction = (Reduction)(s->region % NUM_REDUCTIONS),
+                    .frozen = s->region >= NUM_REDUCTIONS,
+                    .begin = s->begin,
+                    .count = s->count,
+                    .kept_begin = s->kept};
+        if (b.frozen == frozen) add_bucket(buckets, c, params, b);
+    }
+}
+
+Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements) {
     *buckets = (Buckets){0};
-    for (Reduction r = 0; r < NUM_REDUCTIONS; r++) buckets->sharded |= sharded && replicas_of(context, r) > 1;
+    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
+        buckets->sharded |= params->sharding >= SHARD_OPTIMIZER && replicas_of(context, r) > 1;
     int64_t n = num_buckets(context, params, elements);
     CHECK(n <= INT32_MAX, "%lld buckets", (long long)n);
     buckets->items = calloc((size_t)n + 1, sizeof *buckets->items);
     if (!buckets->items) return fail(ERR_OS, "no memory for %lld buckets", (long long)n);
+    bool apart = params_units_apart(params);
     for (int chunk = 0; chunk < params->num_chunks; chunk++)
-        for (Reduction r = NUM_REDUCTIONS; r-- > 0;)
-            cut_region(buckets, context, params, chunk, r, elements, sharded);
+        for (Reduction r = NUM_REDUCTIONS; r-- > 0 && !apart;)
+            cut_region(buckets, context, params, chunk, r, elements);
+    for (int frozen = 0; frozen < 1 + (params->sharding == SHARD_VALUES) && apart; frozen++)
+        for (int chunk = 0; chunk < params->num_chunks; chunk++)
+            cut_spans(buckets, context, params, chunk, frozen);
     return OK;
 }
 

@@ -56,7 +56,7 @@ static void post_bucket(GradReducer *r, int i) {
     Tensor grads = r->params->chunks[b->chunk].grads, whole = whole_of(grads, b);
     r->reduced[i] = true;
     r->reducing[i] =
-        b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, bucket_shard(grads, b), sum_of(r))
+        b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, bucket_grads(r->params, b), sum_of(r))
                    : comm_all_reduce_start(b->group, stream, whole, sum_of(r));
 }
 
@@ -110,8 +110,8 @@ static void sum_first(const GradReducer *r, Reduction reduction) {
     }
     for (int i = 0; i < r->buckets->count && group && r->tree; i++) {
         const Bucket *b = &r->buckets->items[i];
-        Tensor shard = bucket_shard(r->params->chunks[b->chunk].grads, b);
-        if (b->reduction == reduction) comm_all_reduce(group, c->stream, shard, REDUCE_SUM);
+        if (b->reduction == reduction)
+            comm_all_reduce(group, c->stream, bucket_grads(r->params, b), REDUCE_SUM);
     }
 }
 
@@ -138,6 +138,7 @@ void grad_reducer_finish(GradReducer *r) {
     if (r->tree) sum_all_first(r);
     // The optimizer must not write values that are still being gathered, also where no forward has needed them.
     grad_reducer_gather_wait(r);
+    if (r->window) window_forget(r->window);
 }
 
 // ---- weights ------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ static void post_gather(GradReducer *r, int i) {
     Tensor values = r->params->chunks[b->chunk].values;
     if (!b->sharded) return;
     r->gathering[i] =
-        comm_all_gather_start(b->group, r->context->stream, bucket_shard(values, b), whole_of(values, b));
+        comm_all_gather_start(b->group, r->context->stream, bucket_values(r->params, b), whole_of(values, b));
     if (r->gathering[i]) r->num_gathering++;
 }
 
@@ -161,7 +162,7 @@ static void post_gathers(GradReducer *r, int chunk) {
 }
 
 void grad_reducer_gather(GradReducer *r) {
-    if (!r->buckets->sharded) return;
+    if (!r->buckets->sharded || r->window) return;
     rank_doing("gather of weights over dp");
     for (int chunk = 0; chunk < r->params->num_chunks; chunk++) post_gathers(r, chunk);
     if (!r->overlap_gather) grad_reducer_gather_wait(r);
@@ -177,12 +178,18 @@ void grad_reducer_gather_wait(GradReducer *r) {
     for (int i = 0; i < r->buckets->count; i++) wait_gather(r, i);
 }
 
-static void acquire_unit(void *self, int unit) {
+static void acquire_unit(void *self, int unit, int next) {
     GradReducer *r = self;
+    if (r->window) window_acquire(r->window, unit, next);
     for (int i = 0; i < r->buckets->count && r->num_gathering; i++)
         if (r->gathering[i] && bucket_holds(&r->buckets->items[i], r->params, unit)) wait_gather(r, i);
 }
 
+static void release_unit(void *self, int unit) {
+    GradReducer *r = self;
+    if (r->window) window_release(r->window, unit);
+}
+
 UnitWatch grad_reducer_watch(GradReducer *r) {
-    return (UnitWatch){.acquire = acquire_unit, .finish = finish_unit, .self = r};
+    return (UnitWatch){.acquire = acquire_unit, .release = release_unit, .finish = finish_unit, .self = r};
 }

@@ -182,7 +182,7 @@ static void accumulate(const Optimizer *o, const Bucket *b, Tensor m, double gra
     const Context *c = o->context;
     const MuonOptions *options = &o->options.muon;
     double keep = options->momentum, factor = (1 - keep) * grad_scale;
-    Tensor g = bucket_shard(grads_of(o, b), b);
+    Tensor g = bucket_grads(o->params, b);
     blend(c->device, c->stream, (Blend){.x = g, .y = m, .keep = keep, .factor = factor});
     if (options->nesterov)
         blend(c->device, c->stream, (Blend){.x = m, .y = g, .keep = factor, .factor = keep});
@@ -212,7 +212,7 @@ static void find_norms(Optimizer *o) {
         const Bucket *b = &o->buckets->items[i];
         if (!muon->num_rows[i]) continue;
         sum_squares(c->device, c->stream,
-                    (SumSquares){.x = bucket_shard(grads_of(o, b), b),
+                    (SumSquares){.x = bucket_grads(o->params, b),
                                  .sum = muon->sums,
                                  .exponent = exponent,
                                  .num_segments = muon->num_rows[i],
@@ -304,7 +304,7 @@ static void gather_updates(const Optimizer *o) {
         const Bucket *b = &o->buckets->items[i];
         Tensor grads = grads_of(o, b);
         if (is_stepped_whole(b) && b->sharded)
-            comm_all_gather(b->group, o->context->stream, bucket_shard(grads, b),
+            comm_all_gather(b->group, o->context->stream, bucket_grads(o->params, b),
                             tensor_part(grads, b->begin, b->count));
     }
 }
@@ -330,7 +330,7 @@ static void share_results(const Optimizer *o) {
         Tensor grads = grads_of(o, b), whole = tensor_part(grads, b->begin, b->count);
         if (!is_stepped_whole(b) || b->replicas == 1) continue;
         if (b->sharded)
-            comm_reduce_scatter(b->group, stream, whole, bucket_shard(grads, b), REDUCE_SUM);
+            comm_reduce_scatter(b->group, stream, whole, bucket_grads(o->params, b), REDUCE_SUM);
         else
             comm_all_reduce(b->group, stream, whole, REDUCE_SUM);
     }
@@ -351,9 +351,9 @@ void muon_step(Optimizer *o, double grad_scale, double lr, double weight_decay) 
         Tensor values = o->params->chunks[b->chunk].values;
         if (!is_stepped_whole(b)) continue;
         blend(c->device, c->stream,
-              (Blend){.x = bucket_shard(grads_of(o, b), b),
+              (Blend){.x = bucket_grads(o->params, b),
                       .y = o->shards[i].main,
-                      .y_value = values.dtype == F32 ? (Tensor){0} : bucket_shard(values, b),
+                      .y_value = values.dtype == F32 ? (Tensor){0} : bucket_values(o->params, b),
                       .keep = 1,
                       .factor = -lr,
                       .own = weight_decay});

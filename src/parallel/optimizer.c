@@ -62,10 +62,10 @@ static Tensor take_zeros(const Context *c, Arena *arena, const char *name, int64
 static void take_shard(Optimizer *o, Arena *arena, int i) {
     const Context *c = o->context;
     const Bucket *b = &o->buckets->items[i];
-    Tensor values = o->params->chunks[b->chunk].values;
+    Tensor values = bucket_values(o->params, b);
     ShardState *shard = &o->shards[i];
     if (values.dtype == F32)
-        shard->main = bucket_shard(values, b);
+        shard->main = values;
     else if (values.dtype == BF16)
         shard->main = take_zeros(c, arena, "fp32 parameters beyond bf16", b->shard_count, U16);
     else
@@ -119,7 +119,7 @@ static OwnedPart owned_part(const Optimizer *o, int bucket, int piece) {
     return (OwnedPart){.param = p,
                        .begin = at.begin + b->shard_begin - p->offset,
                        .count = at.count,
-                       .value = piece_of(bucket_shard(o->params->chunks[b->chunk].values, b), at),
+                       .value = piece_of(bucket_values(o->params, b), at),
                        .main = piece_of(shard->main, at),
                        .m = piece_of(shard->m, at),
                        .v = piece_of(shard->v, at),
@@ -180,8 +180,7 @@ double optimizer_largest(Optimizer *o, Reduction reduction) {
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
         if (reduction != NUM_REDUCTIONS && b->reduction != reduction) continue;
-        abs_max(c->device, c->stream,
-                (AbsMax){.x = bucket_shard(o->params->chunks[b->chunk].grads, b), .max = o->max});
+        abs_max(c->device, c->stream, (AbsMax){.x = bucket_grads(o->params, b), .max = o->max});
     }
     float largest;
     device_download(c->device, c->stream, &largest, o->max);
@@ -196,7 +195,7 @@ static void add_squares(Optimizer *o, int index, int exponent) {
     const ShardState *shard = &o->shards[index];
     if (!shard->num_pieces) return;
     sum_squares(c->device, c->stream,
-                (SumSquares){.x = bucket_shard(o->params->chunks[b->chunk].grads, b),
+                (SumSquares){.x = bucket_grads(o->params, b),
                              .sum = o->sums,
                              .exponent = exponent,
                              .num_segments = shard->num_pieces,
@@ -229,11 +228,11 @@ static void step_bucket(Optimizer *o, int index, AdamW args) {
     const ChunkParams *chunk = &o->params->chunks[b->chunk];
     const ShardState *shard = &o->shards[index];
     if (!shard->num_pieces || is_stepped_whole(b)) return;
-    args.gradient = bucket_shard(chunk->grads, b);
+    args.gradient = bucket_grads(o->params, b);
     args.parameter = shard->main;
     args.m = shard->m;
     args.v = shard->v;
-    args.value = chunk->values.dtype == F32 ? (Tensor){0} : bucket_shard(chunk->values, b);
+    args.value = chunk->values.dtype == F32 ? (Tensor){0} : bucket_values(o->params, b);
     args.num_segments = shard->num_pieces;
     args.segments = shard->pieces;
     adamw(c->device, c->stream, args);
@@ -243,10 +242,9 @@ static void average_bucket(const Optimizer *o, int index) {
     const Context *c = o->context;
     const Bucket *b = &o->buckets->items[index];
     const ShardState *shard = &o->shards[index];
-    Tensor values = o->params->chunks[b->chunk].values;
     blend(c->device, c->stream,
           (Blend){.x = shard->main,
-                  .x_value = shard->main.dtype == U16 ? bucket_shard(values, b) : (Tensor){0},
+                  .x_value = shard->main.dtype == U16 ? bucket_values(o->params, b) : (Tensor){0},
                   .y = shard->ema,
                   .keep = 1,
                   .factor = 1 - o->options.ema_decay,

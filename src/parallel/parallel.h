@@ -13,6 +13,7 @@
 typedef struct {
     int chunk;
     Reduction reduction;              // of its region
+    bool frozen;                      // its parameters are: it has values alone
     Comm *group;                      // the replicas, borrowed
     int replicas, replica;            // the number of ranks in the group, and this rank's number among them
     int64_t begin, count;             // elements
@@ -20,24 +21,67 @@ typedef struct {
     bool deferred;                    // its gradients are complete only at the end of the step
     bool sharded;                     // never when this rank is the only replica
     int64_t shard_begin, shard_count; // this rank's, in the chunk's buffers
+    int64_t kept_begin;               // of the same shard in ChunkParams.values
 } Bucket;
 
 typedef struct {
     Bucket *items; // chunk by chunk; within a chunk from its end to its start, as backwards finish them
     int count;
-    bool sharded; // any bucket of any rank may be: the same on all ranks, also on one without parameters
+    int num_frozen; // that follow those, where parameters that are frozen are cut into shards, too
+    bool sharded;   // any bucket of any rank may be: the same on all ranks, also on one without parameters
 } Buckets;
 
-// Buckets hold at most `elements`, rounded down so that shards start on PARAM_ALIGNMENT, but at least
-// PARAM_ALIGNMENT for each replica.   ERR_OS without memory.
+// Cuts the chunks by Params.sharding. Buckets hold at most `elements`, rounded down so that shards start on
+// PARAM_ALIGNMENT, but at least PARAM_ALIGNMENT for each replica. Where units are apart (params_units_apart) a bucket
+// is a span, whatever its size.   ERR_OS without memory.
 // Source: Rajbhandari 2020 (ZeRO, stage 1); Megatron-LM's distributed optimizer cuts the same way.
-Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements,
-                      bool sharded);
+Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements);
 void buckets_destroy(Buckets *buckets);
-// Returns this rank's shard of the bucket, of the values or the gradients of its chunk.
-Tensor bucket_shard(Tensor flat, const Bucket *bucket);
+// Return this rank's shard of the bucket's gradients, and of its values.
+Tensor bucket_grads(const Params *params, const Bucket *bucket);
+Tensor bucket_values(const Params *params, const Bucket *bucket);
 // Returns whether the bucket has values of the unit's parameters.
 bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
+
+// ---- a window of units, where values are cut into shards -------------------------------------------
+
+// Whole values of the units in use, where each replica keeps shards of values alone (SHARD_VALUES). A unit that is
+// acquired is gathered into the window, and the one that the model says it uses next is gathered meanwhile. Units
+// stay there until others need their memory, or their shards change. The units of a chunk in turn lie at the begin and
+// at the end of the window, which holds the two neighbours that take most.
+typedef struct {
+    int bucket;
+    int64_t begin; // of the bucket's values in the window
+    CommRequest *gathering;
+} WindowPart;
+
+typedef struct {
+    int first_part, num_parts;
+    int64_t begin, count; // elements of the window
+    bool there;           // its values have been gathered, or are being gathered
+    bool in_use;
+} WindowUnit;
+
+typedef struct {
+    Context *context;
+    const Params *params;
+    const Buckets *buckets;
+    Tensor memory;     // [1, elements], in the run's element type
+    WindowUnit *units; // [params->num_units]; of other ranks' units: no parts
+    WindowPart *parts;
+} Window;
+
+// Takes the memory from `arena`.   ERR_OS without host memory.
+Status window_create(Window *window, Context *context, const Params *params, const Buckets *buckets,
+                     Arena *arena);
+void window_destroy(Window *window);
+// Gathers the values of a unit, unless they are there, and sets Param.value of its parameters. Starts to gather those
+// of `next` (-1: none), unless their memory is in use.   Collective over the replicas: all of them acquire and release
+// the same units in the same order.
+void window_acquire(Window *window, int unit, int next);
+void window_release(Window *window, int unit);
+// Shards are about to change, or have changed: no unit is there any more. No unit may be in use.
+void window_forget(Window *window);
 
 // ---- gradients and weights over data parallelism --------------------------------------------------
 
@@ -47,7 +91,8 @@ bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 // replicas goes on in the tree of their leaves (Params.leaves), so that the number of replicas changes no bit; then it
 // comes before the first sum, whose order of additions would depend on that number otherwise. The mean is in the loss
 // scale, not here. The reducer also gathers the weights that sharded steps have changed: at once, or with
-// `overlap_gather` posted, and awaited by the first that acquires a unit with such weights (UnitWatch.acquire).
+// `overlap_gather` posted, and awaited by the first that acquires a unit with such weights (UnitWatch.acquire). With a
+// window it gathers nothing itself.
 typedef struct {
     Context *context;
     const Params *params;
@@ -60,6 +105,7 @@ typedef struct {
     bool *reduced;                       // [buckets->count] posted in this step
     int *unfinished; // [buckets->count] units that the bucket holds and that are not finished in this step
     int num_gathering;
+    Window *window; // set after grad_reducer_create where values are cut into shards; else NULL. Borrowed
 } GradReducer;
 
 Status grad_reducer_create(GradReducer *reducer, Context *context, const Params *params,

@@ -284,8 +284,7 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
 
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need) {
-    bool runs = grid_along(config->grid, AXIS_CP) == 1 && config->zero_stage <= 1 &&
-                model->layers % num_stages(config) == 0;
+    bool runs = grid_along(config->grid, AXIS_CP) == 1 && model->layers % num_stages(config) == 0;
     if (!costs->stack->is_trireme || !runs) return memory_need(costs, model, config, need);
     return own_need(costs, model, config, need);
 }

@@ -157,11 +157,12 @@ static double over_replicas(const CostModel *costs, const ParallelConfig *config
 
 // The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
 // optimizer they are reduce-scattered during the backward, and parameters gathered during the forward. Zero stage 2
-// scatters after each microbatch; zero stage 3 also gathers for each forward and each backward.
+// scatters after each microbatch, trireme once; zero stage 3 also gathers for each forward and each backward.
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                                 double parameters) {
     int zero = config->zero_stage;
-    double forward = 0, backward = 0, count = zero > 1 ? 1 : schedule_kind_window(s->kind, &s->spec);
+    bool again = zero > 1 && !costs->stack->is_trireme; // each microbatch
+    double forward = 0, backward = 0, count = again || zero > 2 ? 1 : schedule_kind_window(s->kind, &s->spec);
     double bytes = parameters * gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
@@ -175,9 +176,12 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     double gather =
         over_replicas(costs, config, s, COMM_ALL_GATHER, parameters * (double)dtype_bytes(config->dtype));
     double behind_forward = exposed_seconds(costs, config, gather, forward);
-    if (zero > 2)
+    if (zero > 2 && again)
         return times * (behind_forward + exposed_seconds(costs, config, gather + scatter, backward));
-    return behind_forward + (zero > 1 ? times : 1) * exposed_seconds(costs, config, scatter, backward);
+    if (zero > 2)
+        return (times - 1) * (behind_forward + exposed_seconds(costs, config, gather, backward)) +
+               behind_forward + exposed_seconds(costs, config, gather + scatter, backward);
+    return behind_forward + (again ? times : 1) * exposed_seconds(costs, config, scatter, backward);
 }
 
 // All-reduces the gradients of the two copies of a tied table, between the first and the last stage.

@@ -205,7 +205,9 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);
     put(to, "--attention-backend %s", c->attention == ATTENTION_UNFUSED ? "unfused" : "flash");
-    if (c->zero_stage) put(to, "--use-distributed-optimizer");
+    if (c->zero_stage == SHARD_OPTIMIZER) put(to, "--use-distributed-optimizer");
+    if (c->zero_stage > SHARD_OPTIMIZER)
+        put(to, "--data-parallel-sharding-strategy %s", sharding_names[c->zero_stage]);
     if (c->muon.iterations) put(to, "--optimizer muon");
     if (c->muon.iterations) put(to, "--muon-num-ns-steps %d", c->muon.iterations);
     if (c->overlap_gradients) put(to, "--overlap-grad-reduce");
@@ -221,7 +223,6 @@ static void add_missing(bool missing, const char *what, Text *out) {
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
     add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train has no context parallelism", out);
-    add_missing(c->zero_stage > 1, "trireme train cuts only the optimizer's state (ZeRO stage 1)", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train",
              grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
     Command command = command_begin(out, program);

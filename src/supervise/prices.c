@@ -56,7 +56,7 @@ static ParallelConfig config_of(const Prices *p, const Options *o) {
     c.schedule = shape->schedule;
     c.dtype = space.dtype;
     c.sequence_parallel = shape->sequence_parallel;
-    c.zero_stage = o->use_distributed_optimizer;
+    c.zero_stage = (int)o->shape.sharding;
     c.recompute = !strcmp(shape->recompute, "selective") ? RECOMPUTE_SELECTIVE
                   : !strcmp(shape->recompute, "nothing") ? RECOMPUTE_NOTHING
                                                          : RECOMPUTE_UNIFORM;

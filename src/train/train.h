@@ -30,9 +30,9 @@ typedef struct {
     int microbatch_group, receive_ahead; // see ScheduleSpec
     ScheduleCosts schedule_costs;        // what a kind with SETTING_TIMES orders by
     int stash_limit;
-    bool scatter_gather;  // cut messages between stages over tp
-    bool shard_optimizer; // over dp
-    int virtual_data;     // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
+    bool scatter_gather; // cut messages between stages over tp
+    Sharding sharding;   // over the replicas of parameters
+    int virtual_data;    // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
     MuonOptions muon; // of hidden matrices; iterations 0: AdamW steps all parameters
@@ -173,7 +173,10 @@ int64_t engine_optimizer_steps(const Engine *engine);
 
 const EngineMemory *engine_memory(const Engine *engine); // predicted and allocated
 EngineMemory engine_memory_used(const Engine *engine);   // the most that has been in use so far
-const Params *engine_params(Engine *engine);             // after all gathers: every rank has whole values
+// After all gathers: every rank has whole values, or with shards of values what it keeps of them (Param.kept).
+const Params *engine_params(Engine *engine);
+// Values are about to be set other than by a step.   Collective over the replicas.
+void engine_values_change(Engine *engine);
 const EngineSpec *engine_spec_of(const Engine *engine);
 const Schedule *engine_schedule(const Engine *engine);
 Context *engine_context(Engine *engine);

@@ -33,16 +33,21 @@ static Status open_model(Engine *e) {
     e->leaves = leaves_of(&c->groups.topology, e->spec.virtual_data);
     e->params.leaves = e->leaves.count;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
+    e->params.sharding = e->spec.sharding;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
     params_place(&e->params, run, &c->groups.topology, e->spec.mode.dtype, stages, v);
     TRY(gpt_place(e->gpt, run));
     take_batches(e);
-    TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements, e->spec.shard_optimizer));
+    TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements));
     OptimizerOptions optimizer = {e->spec.adam, e->spec.muon, e->spec.ema_decay};
     TRY(optimizer_create(&e->optimizer, c, e->runtime.world, &e->params, &e->buckets, run, optimizer));
     TRY(grad_reducer_create(&e->reducer, c, &e->params, &e->buckets, e->spec.overlap_gradients,
                             e->spec.overlap_weights, e->leaves.tree));
+    if (e->params.sharding == SHARD_VALUES) {
+        TRY(window_create(&e->window, c, &e->params, &e->buckets, run));
+        e->reducer.window = &e->window;
+    }
     c->watch = grad_reducer_watch(&e->reducer);
     PipelineSpec pipeline = {.schedule = &e->schedule,
                              .stage = engine_stage(e),
@@ -113,6 +118,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
 void engine_close(Engine *e) {
     if (!e) return;
     if (e->reducer.gathering) grad_reducer_gather_wait(&e->reducer);
+    window_destroy(&e->window);
     pipeline_destroy(e->pipeline);
     grad_reducer_destroy(&e->reducer);
     optimizer_destroy(&e->optimizer);
@@ -438,6 +444,10 @@ const EngineMemory *engine_memory(const Engine *e) { return &e->memory; }
 const Params *engine_params(Engine *e) {
     grad_reducer_gather_wait(&e->reducer);
     return &e->params;
+}
+
+void engine_values_change(Engine *e) {
+    if (e->reducer.window) window_forget(e->reducer.window);
 }
 
 const EngineSpec *engine_spec_of(const Engine *e) { return &e->spec; }

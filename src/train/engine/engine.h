@@ -19,6 +19,7 @@ struct Engine {
     Pipeline *pipeline;
     Buckets buckets;
     GradReducer reducer;
+    Window window; // where values are cut into shards
     Optimizer optimizer;
     Tensor tokens, labels, mask, losses; // [m, T]
     Tensor first_keys, positions;        // [m, T]

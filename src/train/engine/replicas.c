@@ -50,7 +50,8 @@ static int copy_of(const Params *params, int param) {
 
 static bool is_replicated(const Checksums *sums, int param, Kept kept, Role role) {
     const Placement *place = &sums->params->items[param]->place;
-    if (role == placement_reductions[place->reduction].replicas) return kept == WEIGHT || !sums->sharded;
+    if (role == placement_reductions[place->reduction].replicas)
+        return kept == WEIGHT ? sums->params->sharding != SHARD_VALUES : !sums->sharded;
     return placement_is_replicated(place, role);
 }
 
@@ -99,7 +100,7 @@ static Status add_part(void *self, const OwnedPart *part) {
 static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
     for (int i = 0; i < sums->params->count; i++) {
         const Param *p = sums->params->items[i];
-        if (p->chunk >= 0 && !p->tied_value) add_tensor(sums, i, WEIGHT, p->value);
+        if (p->chunk >= 0 && !p->tied_value) add_tensor(sums, i, WEIGHT, p->kept);
     }
     optimizer_visit(optimizer, add_part, sums);
 }

@@ -265,7 +265,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .schedule_costs = costs_of(shape->schedule_times),
         .stash_limit = shape->schedule_stash_limit,
         .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-        .shard_optimizer = o->use_distributed_optimizer,
+        .sharding = shape->sharding,
         .virtual_data = shape->virtual_data,
         .overlap_gradients = o->overlap_grad_reduce,
         .overlap_weights = o->overlap_param_gather,

@@ -254,6 +254,7 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, 
     Values values = {model_source_reader(source),
                      {c->device, engine_spec_of(engine)->shape.seed},
                      model_source_info(source)->shape.lora_rank > 0};
+    engine_values_change(engine);
     Status status = params_fill(engine_params(engine), c->device, read_values, &values,
                                 optimizer_write_master, optimizer);
     if (status == OK && (moments || reading.ema)) status = optimizer_visit(optimizer, read_moments, &reading);
