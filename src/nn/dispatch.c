@@ -1,0 +1,147 @@
+// Moves rows of tokens to the ranks of their experts and back, in rounds of one all-to-all each.
+#include "nn/dispatch.h"
+
+// ---- sizes ------------------------------------------------------------------------------------------------
+
+Dispatch dispatch_of(const Context *c, int experts, int64_t pairs, int64_t slot) {
+    int ranks = context_ranks(c, ROLE_EXPERT);
+    CHECK(experts <= MOST_EXPERTS && experts % ranks == 0, "%d experts over %d ranks", experts, ranks);
+    int64_t enough = (pairs * 5 / 4 + ranks - 1) / ranks;
+    if (!slot) slot = enough;
+    return (Dispatch){experts, experts / ranks, ranks, slot < pairs ? slot : pairs};
+}
+
+int64_t dispatch_rows(const Dispatch *d) { return d->ranks * d->slot; }
+
+static int64_t sum_of(const int32_t *counts, int count) {
+    int64_t sum = 0;
+    for (int i = 0; i < count; i++) sum += counts[i];
+    return sum;
+}
+
+// The part of a stretch of a list that travels in a round: places in the list's slot. Slot 0 of round r begins at
+// element r * slot of the list.
+static DispatchRows in_round(const Dispatch *d, int round, int64_t begin, int64_t count) {
+    int64_t first = round * d->slot, end = begin + count;
+    if (begin < first) begin = first;
+    if (end > first + d->slot) end = first + d->slot;
+    return (DispatchRows){begin - first, end > begin ? end - begin : 0};
+}
+
+// Of this rank's pairs, those for another rank in a round, and where they begin among the sorted ones.
+static DispatchRows sent_to(const Dispatch *d, const DispatchPlan *plan, int round, int to, int64_t *sorted) {
+    int64_t begin = sum_of(plan->mine, to * d->here);
+    *sorted = begin + round * d->slot;
+    return in_round(d, round, 0, sum_of(plan->mine + to * d->here, d->here));
+}
+
+// Of the pairs from a rank, those of this rank's e-th expert in a round: places in its slot.
+static DispatchRows come_from(const Dispatch *d, const DispatchPlan *plan, int round, int from, int e) {
+    const int32_t *counts = plan->come + from * d->here;
+    return in_round(d, round, sum_of(counts, e), counts[e]);
+}
+
+DispatchRows dispatch_rows_of(const Dispatch *d, const DispatchPlan *plan, int round, int e) {
+    DispatchRows rows = {0, 0};
+    for (int i = 0; i <= e; i++) {
+        rows.begin += rows.count;
+        rows.count = 0;
+        for (int from = 0; from < d->ranks; from++) rows.count += come_from(d, plan, round, from, i).count;
+    }
+    return rows;
+}
+
+// ---- what the ranks have for each other -------------------------------------------------------------------
+
+static int rounds_for(const Dispatch *d, const DispatchPlan *plan) {
+    int64_t most = 0;
+    for (int to = 0; to < d->ranks; to++) {
+        int64_t pairs = sum_of(plan->mine + to * d->here, d->here);
+        most = pairs > most ? pairs : most;
+    }
+    return d->slot ? (int)((most + d->slot - 1) / d->slot) : 0;
+}
+
+static void balance(const Dispatch *d, int64_t pairs, DispatchPlan *plan) {
+    for (int e = 0; e < d->experts; e++)
+        plan->mine[e] = (int32_t)((e + 1) * pairs / d->experts - e * pairs / d->experts);
+    for (int i = 0; i < d->experts; i++) plan->come[i] = plan->mine[i % d->here];
+}
+
+void dispatch_plan(Context *c, const Dispatch *d, Tensor counts, int64_t pairs, DispatchPlan *plan) {
+    Comm *group = context_group(c, ROLE_EXPERT);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor come = tensor_take(c->scratch, "pairs of each rank", 1, d->experts, I32);
+    comm_all_to_all(group, c->stream, counts, come);
+    if (device_computes(c->device)) {
+        device_download(c->device, c->stream, plan->mine, counts);
+        device_download(c->device, c->stream, plan->come, come);
+    } else {
+        balance(d, pairs, plan);
+    }
+    double rounds = rounds_for(d, plan);
+    comm_all_reduce_host(group, &rounds, 1, REDUCE_MAX);
+    plan->rounds = (int)rounds;
+    arena_release(c->scratch, mark);
+}
+
+// ---- a round ----------------------------------------------------------------------------------------------
+
+static void copy_rows(const Context *c, Tensor to, int64_t at, Tensor from, int64_t begin, int64_t count) {
+    if (count) device_copy(c->device, c->stream, tensor_rows(to, at, count), tensor_rows(from, begin, count));
+}
+
+// What a slot holds beyond its pairs is sent, too.
+static void fill_slot(const Context *c, const Dispatch *d, Tensor slots, int slot, int64_t count) {
+    if (count < d->slot)
+        device_zero(c->device, c->stream, tensor_rows(slots, slot * d->slot + count, d->slot - count));
+}
+
+// Between the slots of all ranks and the rows of this rank's experts: where a pair is in both.
+static void sort_rows(const Context *c, const Dispatch *d, const DispatchPlan *plan, int round, Tensor slots,
+                      Tensor rows, bool back) {
+    int64_t at = 0;
+    for (int e = 0; e < d->here; e++)
+        for (int from = 0; from < d->ranks; from++) {
+            DispatchRows pairs = come_from(d, plan, round, from, e);
+            int64_t place = from * d->slot + pairs.begin;
+            if (back)
+                copy_rows(c, slots, place, rows, at, pairs.count);
+            else
+                copy_rows(c, rows, at, slots, place, pairs.count);
+            at += pairs.count;
+        }
+}
+
+static Tensor take_slots(const Context *c, const Dispatch *d, const char *name, Tensor like) {
+    return tensor_take(c->scratch, name, dispatch_rows(d), like.cols, like.dtype);
+}
+
+void dispatch_send(Context *c, const Dispatch *d, const DispatchPlan *plan, int round, Tensor sorted,
+                   Tensor rows) {
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor out = take_slots(c, d, "rows to send", rows), in = take_slots(c, d, "rows received", rows);
+    for (int to = 0; to < d->ranks; to++) {
+        int64_t begin, count = sent_to(d, plan, round, to, &begin).count;
+        copy_rows(c, out, to * d->slot, sorted, begin, count);
+        fill_slot(c, d, out, to, count);
+    }
+    comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, out, in);
+    sort_rows(c, d, plan, round, in, rows, false);
+    arena_release(c->scratch, mark);
+}
+
+void dispatch_return(Context *c, const Dispatch *d, const DispatchPlan *plan, int round, Tensor rows,
+                     Tensor sorted) {
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor out = take_slots(c, d, "rows to send", rows), in = take_slots(c, d, "rows received", rows);
+    sort_rows(c, d, plan, round, out, rows, true);
+    for (int from = 0; from < d->ranks; from++)
+        fill_slot(c, d, out, from, in_round(d, round, 0, sum_of(plan->come + from * d->here, d->here)).count);
+    comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, out, in);
+    for (int to = 0; to < d->ranks; to++) {
+        int64_t begin, count = sent_to(d, plan, round, to, &begin).count;
+        copy_rows(c, sorted, begin, in, to * d->slot, count);
+    }
+    arena_release(c->scratch, mark);
+}
