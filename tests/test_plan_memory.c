@@ -401,10 +401,15 @@ static void own_memory_is_exact(void) {
         MemoryNeed closed = need(&place.costs, &model, &c);
         EXPECT(near(closed.total, exact.total, 0.05), "way %d: %.0f bytes in closed form, not %.0f", way,
                closed.total, exact.total);
-        c.zero_stage = 2;
-        EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
-        closed = need(&place.costs, &model, &c);
-        EXPECT(exact.total == closed.total, "zero stage 2 is not trireme's");
+        // Units of a small model are a large share of it.
+        for (c.zero_stage = 2; c.zero_stage <= 3; c.zero_stage++) {
+            EXPECT_OK(trireme_memory(&model, &c, &bytes, &rank));
+            EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
+            closed = need(&place.costs, &model, &c);
+            EXPECT(exact.total == (double)bytes && near(closed.total, exact.total, 0.2),
+                   "way %d, ZeRO stage %d: %.0f bytes in closed form, %zu and %.0f exactly", way,
+                   c.zero_stage, closed.total, bytes, exact.total);
+        }
     }
     machine_close(&place.machine);
 }

@@ -31,6 +31,7 @@ enum { NO_ROLE = NUM_ROLES };
     X(WHOLE, NO_ROLE, ROLE_REPLICAS, WHOLE, false, "")                                                       \
     X(MATRIX, NO_ROLE, ROLE_REPLICAS, MATRIX, true, "")                                                      \
     X(PARTIAL, ROLE_TENSOR, ROLE_REPLICAS, WHOLE, false, "sum of partial gradients over tp")                 \
+    X(PARTIAL_MATRIX, ROLE_TENSOR, ROLE_REPLICAS, MATRIX, true, "sum of partial gradients over tp")          \
     X(TIED, ROLE_ENDS, ROLE_REPLICAS, TIED, false, "sum of tied gradients")                                  \
     X(EXPERT, NO_ROLE, ROLE_EXPERT_REPLICAS, EXPERT, false, "")                                              \
     X(EXPERT_MATRIX, NO_ROLE, ROLE_EXPERT_REPLICAS, EXPERT_MATRIX, true, "")

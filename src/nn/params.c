@@ -117,10 +117,11 @@ static Reduction reduction_of(const Params *params, const Param *p) {
     CHECK(!tied || p->spec.reduction == REDUCTION_WHOLE, "parameter %s is tied and has another reduction",
           p->spec.name);
     bool apart = params->matrices_apart && p->spec.matrices[0];
-    CHECK(!apart || p->spec.reduction == REDUCTION_WHOLE, "the matrix %s has another reduction",
+    bool partial = p->spec.reduction == REDUCTION_PARTIAL;
+    CHECK(!apart || partial || p->spec.reduction == REDUCTION_WHOLE, "the matrix %s has another reduction",
           p->spec.name);
     if (p->spec.experts) return apart ? REDUCTION_EXPERT_MATRIX : REDUCTION_EXPERT;
-    if (apart) return REDUCTION_MATRIX;
+    if (apart) return partial ? REDUCTION_PARTIAL_MATRIX : REDUCTION_MATRIX;
     return tied ? REDUCTION_TIED : p->spec.reduction;
 }
 

@@ -155,8 +155,8 @@ Status muon_create(Optimizer *o, Arena *arena) {
         list_shard(o, i, muon->rows[i]);
     }
     muon->sums = tensor_take(arena, "sums of squares of updates", muon->num_matrices, 3, F64);
-    TRY(divide_work(o, REDUCTION_MATRIX));
-    TRY(divide_work(o, REDUCTION_EXPERT_MATRIX));
+    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
+        if (placement_reductions[r].matrices) TRY(divide_work(o, r));
     return check_sums(o);
 }
 
@@ -191,11 +191,12 @@ static void accumulate(const Optimizer *o, const Bucket *b, Tensor m, double gra
 }
 
 static double largest_update(Optimizer *o) {
-    double max = optimizer_largest(o, REDUCTION_MATRIX);
-    bool experts = false;
-    for (int i = 0; i < o->params->count; i++)
-        experts |= o->params->items[i]->place.reduction == REDUCTION_EXPERT_MATRIX;
-    return experts ? fmax(max, optimizer_largest(o, REDUCTION_EXPERT_MATRIX)) : max;
+    bool has[NUM_REDUCTIONS] = {[REDUCTION_MATRIX] = true};
+    double max = 0;
+    for (int i = 0; i < o->params->count; i++) has[o->params->items[i]->place.reduction] = true;
+    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
+        if (has[r] && placement_reductions[r].matrices) max = fmax(max, optimizer_largest(o, r));
+    return max;
 }
 
 // Finds the norm of every matrix of the model, to which no cut can change a bit (optimizer_grad_norm does the same).

@@ -83,8 +83,8 @@ static Status read_rows(const Peft *p, const TheirTensor *theirs, const SafeTens
     for (int s = 0; status == OK && s < theirs->strips; s++) {
         const WeightStrip *strip = &p->mapping.strips[theirs->strip + s];
         for (int64_t i = 0; i < strip->per * strip->groups; i++)
-            memcpy(module->b + strip_row(strip, i) * rank, rows + (strip->first + i) * rank,
-                   (size_t)rank * sizeof *rows);
+            memcpy(module->b + strip_row(strip, i) * rank,
+                   rows + (strip->first + tensor_row_stored(theirs, i)) * rank, (size_t)rank * sizeof *rows);
     }
     free(rows);
     return status;

@@ -147,7 +147,7 @@ static Status add_rows(const Export *e, SafetensorsWriter *writer, const Target 
         const WeightStrip *strip = &e->mapping.strips[t->strip + s];
         for (int64_t i = 0; i < strip->per * strip->groups; i++) {
             int64_t row = target->module->strip.part == PART_ALL ? strip_row(strip, i) : i;
-            memcpy(rows + (strip->first + i) * rank, target->module->b + row * rank,
+            memcpy(rows + (strip->first + tensor_row_stored(t, i)) * rank, target->module->b + row * rank,
                    (size_t)rank * sizeof *rows);
         }
     }
