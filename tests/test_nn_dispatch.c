@@ -16,6 +16,7 @@ typedef struct {
     int ep, etp, experts;
     int64_t slot;
     Kind kind;
+    bool apart;
     const char *device;
 } Setup;
 
@@ -41,26 +42,24 @@ static void upload_sorted(const Context *c, const Setup *s, Tensor sorted) {
     device_upload(c->device, c->stream, sorted, values);
 }
 
-// The row of a round that comes next from any rank for one expert, where `seen` have come so far.
+// How many pairs of each rank and expert have come so far.
 typedef struct {
-    int64_t seen[8]; // pairs of each rank
+    int64_t of[8][64];
 } Seen;
 
-// The rows of one expert in a round: those of rank 0, then of rank 1, each rank's next ones.
-static void expect_rows(const Context *c, const Setup *s, const Dispatch *d, DispatchRows at, Tensor rows,
-                        int expert, Seen *seen) {
+// The rows of a stretch: those of rank 0, then of rank 1, each rank's next ones; or of one rank alone.
+static void expect_rows(const Context *c, const Setup *s, const Dispatch *d, DispatchStretch at, Tensor rows,
+                        Seen *seen) {
     float *got = malloc(tensor_bytes(rows) + 1);
     CHECK(got, "no memory");
     int64_t bad = 0, n = 0;
+    int expert = context_rank(c, ROLE_EXPERT) * d->here + at.expert;
     if (at.count) device_download(c->device, c->stream, got, tensor_rows(rows, at.begin, at.count));
     for (int rank = 0; rank < d->ranks; rank++) {
-        int64_t left = count_of(s, rank, expert) - seen->seen[rank], first = seen->seen[rank], i = 0;
-        while (n < at.count && i < left && got[n * WIDTH] == element(rank, expert, first + i, 0)) {
-            for (int64_t k = 0; k < WIDTH; k++)
-                bad += got[n * WIDTH + k] != element(rank, expert, first + i, k);
-            n++, i++;
-        }
-        seen->seen[rank] += i;
+        int64_t *first = &seen->of[rank][at.expert], left = count_of(s, rank, expert) - *first;
+        if (d->apart && rank != at.source) continue;
+        for (; n < at.count && left-- && got[n * WIDTH] == element(rank, expert, *first, 0); n++, ++*first)
+            for (int64_t k = 0; k < WIDTH; k++) bad += got[n * WIDTH + k] != element(rank, expert, *first, k);
     }
     EXPECT(n == at.count && !bad, "expert %d: %lld of %lld rows are in their order", expert, (long long)n,
            (long long)at.count);
@@ -68,7 +67,7 @@ static void expect_rows(const Context *c, const Setup *s, const Dispatch *d, Dis
 }
 
 // What an expert makes of its rows: their doubles.
-static void work(const Context *c, DispatchRows at, Tensor rows) {
+static void work(const Context *c, DispatchStretch at, Tensor rows) {
     if (!at.count) return;
     Tensor x = tensor_rows(rows, at.begin, at.count);
     add(c->device, c->stream, (Add){.x = x, .y = x});
@@ -95,28 +94,29 @@ static Tensor upload_counts(const Context *c, Runtime *r, const Setup *s) {
 
 static void there_and_back(Runtime *r, const Setup *s) {
     Context *c = &r->context;
-    Dispatch d = dispatch_of(c, s->experts, PAIRS, s->slot);
+    Dispatch d = dispatch_of(c, s->experts, PAIRS, s->slot, s->apart);
     DispatchPlan plan;
     Tensor sorted = tensor_take(&r->run, "sorted", PAIRS, WIDTH, F32),
            back = tensor_take(&r->run, "back", PAIRS, WIDTH, F32);
     Tensor rows = tensor_take(&r->run, "rows", dispatch_rows(&d), WIDTH, F32);
-    Seen seen[64] = {0};
+    Seen seen = {0};
     upload_sorted(c, s, sorted);
     device_zero(c->device, c->stream, back);
     dispatch_plan(c, &d, upload_counts(c, r, s), PAIRS, &plan);
     for (int round = 0; round < plan.rounds; round++) {
         dispatch_send(c, &d, &plan, round, sorted, rows);
-        for (int e = 0; e < d.here; e++) {
-            DispatchRows at = dispatch_rows_of(&d, &plan, round, e);
-            expect_rows(c, s, &d, at, rows, context_rank(c, ROLE_EXPERT) * d.here + e, &seen[e]);
+        for (int i = 0; i < dispatch_stretches(&d); i++) {
+            DispatchStretch at = dispatch_stretch(&d, &plan, round, i);
+            expect_rows(c, s, &d, at, rows, &seen);
             work(c, at, rows);
         }
         dispatch_return(c, &d, &plan, round, rows, back);
     }
+    EXPECT(!s->apart || plan.rounds <= 1, "%d rounds", plan.rounds);
     for (int e = 0; e < d.here; e++)
         for (int rank = 0; rank < d.ranks; rank++)
-            EXPECT(seen[e].seen[rank] == count_of(s, rank, context_rank(c, ROLE_EXPERT) * d.here + e),
-                   "expert %d: %lld rows of rank %d", e, (long long)seen[e].seen[rank], rank);
+            EXPECT(seen.of[rank][e] == count_of(s, rank, context_rank(c, ROLE_EXPERT) * d.here + e),
+                   "expert %d: %lld rows of rank %d", e, (long long)seen.of[rank][e], rank);
     expect_returned(c, s, back);
     EXPECT(r->scratch.used == 0, "scratch memory stays taken");
 }
@@ -142,9 +142,9 @@ static Status on_rank(Comm *world, void *arg) {
 static void rows_come_and_go(const char *device, int first, int step) {
     static const int sizes[][3] = {{2, 1, 4}, {4, 1, 8}, {2, 2, 2}, {3, 1, 6}, {1, 1, 5}};
     static const int64_t slots[] = {0, 1, 7, PAIRS};
-    for (int i = first; i < 5 * 4 * NUM_KINDS; i += step) {
+    for (int i = first; i < 5 * 5 * NUM_KINDS; i += step) {
         const int *size = sizes[i % 5];
-        Setup s = {size[0], size[1], size[2], slots[i / 5 % 4], (Kind)(i / 20), device};
+        Setup s = {size[0], size[1], size[2], slots[i / 5 % 5 % 4], (Kind)(i / 25), i / 5 % 5 == 4, device};
         EXPECT_OK(comm_launch(
             (CommOptions){.transport = "threads", .ranks = s.ep * s.etp, .timeout_s = 60, .check = i % 2},
             on_rank, &s));
@@ -161,9 +161,9 @@ static Status rounds_on_rank(Comm *world, void *arg) {
     Grid grid = GRID(1, 4, 1);
     grid.size[AXIS_EP] = 4;
     EXPECT_OK(groups_open(&c.groups, world, topology_of(grid, comm_rank(world)), ALL_ROLES));
-    Dispatch d = dispatch_of(&c, 8, 1000, 0);
+    Dispatch d = dispatch_of(&c, 8, 1000, 0, false);
     EXPECT(d.slot == 313 && dispatch_rows(&d) == 1252, "slots of %lld", (long long)d.slot);
-    EXPECT(dispatch_of(&c, 8, 100, 400).slot == 100, "a slot of more pairs than there are");
+    EXPECT(dispatch_of(&c, 8, 100, 400, false).slot == 100, "a slot of more pairs than there are");
     groups_close(&c.groups);
     return OK;
 }

@@ -3,12 +3,13 @@
 
 // ---- sizes ------------------------------------------------------------------------------------------------
 
-Dispatch dispatch_of(const Context *c, int experts, int64_t pairs, int64_t slot) {
+Dispatch dispatch_of(const Context *c, int experts, int64_t pairs, int64_t slot, bool apart) {
     int ranks = context_ranks(c, ROLE_EXPERT);
     CHECK(experts <= MOST_EXPERTS && experts % ranks == 0, "%d experts over %d ranks", experts, ranks);
     int64_t enough = (pairs * 5 / 4 + ranks - 1) / ranks;
     if (!slot) slot = enough;
-    return (Dispatch){experts, experts / ranks, ranks, slot < pairs ? slot : pairs};
+    if (apart || slot > pairs) slot = pairs;
+    return (Dispatch){experts, experts / ranks, ranks, slot, apart};
 }
 
 int64_t dispatch_rows(const Dispatch *d) { return d->ranks * d->slot; }
@@ -19,36 +20,46 @@ static int64_t sum_of(const int32_t *counts, int count) {
     return sum;
 }
 
+typedef struct {
+    int64_t begin, count;
+} Pairs;
+
 // The part of a stretch of a list that travels in a round: places in the list's slot. Slot 0 of round r begins at
 // element r * slot of the list.
-static DispatchRows in_round(const Dispatch *d, int round, int64_t begin, int64_t count) {
+static Pairs in_round(const Dispatch *d, int round, int64_t begin, int64_t count) {
     int64_t first = round * d->slot, end = begin + count;
     if (begin < first) begin = first;
     if (end > first + d->slot) end = first + d->slot;
-    return (DispatchRows){begin - first, end > begin ? end - begin : 0};
+    return (Pairs){begin - first, end > begin ? end - begin : 0};
 }
 
 // Of this rank's pairs, those for another rank in a round, and where they begin among the sorted ones.
-static DispatchRows sent_to(const Dispatch *d, const DispatchPlan *plan, int round, int to, int64_t *sorted) {
+static Pairs sent_to(const Dispatch *d, const DispatchPlan *plan, int round, int to, int64_t *sorted) {
     int64_t begin = sum_of(plan->mine, to * d->here);
     *sorted = begin + round * d->slot;
     return in_round(d, round, 0, sum_of(plan->mine + to * d->here, d->here));
 }
 
 // Of the pairs from a rank, those of this rank's e-th expert in a round: places in its slot.
-static DispatchRows come_from(const Dispatch *d, const DispatchPlan *plan, int round, int from, int e) {
+static Pairs come_from(const Dispatch *d, const DispatchPlan *plan, int round, int from, int e) {
     const int32_t *counts = plan->come + from * d->here;
     return in_round(d, round, sum_of(counts, e), counts[e]);
 }
 
-DispatchRows dispatch_rows_of(const Dispatch *d, const DispatchPlan *plan, int round, int e) {
-    DispatchRows rows = {0, 0};
-    for (int i = 0; i <= e; i++) {
-        rows.begin += rows.count;
-        rows.count = 0;
-        for (int from = 0; from < d->ranks; from++) rows.count += come_from(d, plan, round, from, i).count;
+int dispatch_stretches(const Dispatch *d) { return d->apart ? d->ranks * d->here : d->here; }
+
+DispatchStretch dispatch_stretch(const Dispatch *d, const DispatchPlan *plan, int round, int i) {
+    DispatchStretch stretch = {.expert = i % d->here, .source = i / d->here};
+    if (d->apart) {
+        Pairs pairs = come_from(d, plan, round, stretch.source, stretch.expert);
+        stretch.begin = stretch.source * d->slot + pairs.begin, stretch.count = pairs.count;
+        return stretch;
     }
-    return rows;
+    for (int e = 0; e <= i; e++) {
+        stretch.begin += stretch.count, stretch.count = 0;
+        for (int from = 0; from < d->ranks; from++) stretch.count += come_from(d, plan, round, from, e).count;
+    }
+    return stretch;
 }
 
 // ---- what the ranks have for each other -------------------------------------------------------------------
@@ -103,7 +114,7 @@ static void sort_rows(const Context *c, const Dispatch *d, const DispatchPlan *p
     int64_t at = 0;
     for (int e = 0; e < d->here; e++)
         for (int from = 0; from < d->ranks; from++) {
-            DispatchRows pairs = come_from(d, plan, round, from, e);
+            Pairs pairs = come_from(d, plan, round, from, e);
             int64_t place = from * d->slot + pairs.begin;
             if (back)
                 copy_rows(c, slots, place, rows, at, pairs.count);
@@ -120,22 +131,24 @@ static Tensor take_slots(const Context *c, const Dispatch *d, const char *name, 
 void dispatch_send(Context *c, const Dispatch *d, const DispatchPlan *plan, int round, Tensor sorted,
                    Tensor rows) {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor out = take_slots(c, d, "rows to send", rows), in = take_slots(c, d, "rows received", rows);
+    Tensor out = take_slots(c, d, "rows to send", rows);
+    Tensor in = d->apart ? rows : take_slots(c, d, "rows received", rows);
     for (int to = 0; to < d->ranks; to++) {
         int64_t begin, count = sent_to(d, plan, round, to, &begin).count;
         copy_rows(c, out, to * d->slot, sorted, begin, count);
         fill_slot(c, d, out, to, count);
     }
     comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, out, in);
-    sort_rows(c, d, plan, round, in, rows, false);
+    if (!d->apart) sort_rows(c, d, plan, round, in, rows, false);
     arena_release(c->scratch, mark);
 }
 
 void dispatch_return(Context *c, const Dispatch *d, const DispatchPlan *plan, int round, Tensor rows,
                      Tensor sorted) {
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor out = take_slots(c, d, "rows to send", rows), in = take_slots(c, d, "rows received", rows);
-    sort_rows(c, d, plan, round, out, rows, true);
+    Tensor out = d->apart ? rows : take_slots(c, d, "rows to send", rows);
+    Tensor in = take_slots(c, d, "rows received", rows);
+    if (!d->apart) sort_rows(c, d, plan, round, out, rows, true);
     for (int from = 0; from < d->ranks; from++)
         fill_slot(c, d, out, from, in_round(d, round, 0, sum_of(plan->come + from * d->here, d->here)).count);
     comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, out, in);

@@ -5,7 +5,9 @@
 // They travel in rounds: in each, every rank sends `slot` pairs to every rank, or as many as it has, in one all-to-all
 // of equal slices. So the memory of a round follows from sizes alone: where many tokens choose the same expert, there
 // are more rounds. A rank gets the pairs of a round in the order (expert, source rank, pair), in which each expert's
-// rows are one stretch. Where sources have consecutive tokens, that is the order of the tokens.
+// rows are one stretch. Where sources have consecutive tokens, that is the order of the tokens. With `apart` the order
+// is (source rank, expert, pair): then an expert's products are of the tokens of one rank at a time, as that rank would
+// compute them itself.
 #pragma once
 #include "nn/stage.h"
 
@@ -15,6 +17,7 @@ typedef struct {
     int experts, here; // of a layer; of them this rank's
     int ranks;         // with other experts
     int64_t slot;      // pairs from a rank to a rank in a round
+    bool apart;        // the rows of each source are
 } Dispatch;
 
 // What the ranks have for each other in one microbatch.
@@ -25,8 +28,8 @@ typedef struct {
 } DispatchPlan;
 
 // For layers of `experts` experts and at most `pairs` pairs of a rank. `slot` 0: enough for one round where the largest
-// stretch is a quarter longer than the mean.
-Dispatch dispatch_of(const Context *context, int experts, int64_t pairs, int64_t slot);
+// stretch is a quarter longer than the mean. With `apart` all pairs travel in one round.
+Dispatch dispatch_of(const Context *context, int experts, int64_t pairs, int64_t slot, bool apart);
 int64_t dispatch_rows(const Dispatch *dispatch); // that a rank gets in a round, at most
 
 // Tells the ranks what they have for each other: `counts` I32 [1, experts] are this rank's pairs of each expert. On a
@@ -34,15 +37,18 @@ int64_t dispatch_rows(const Dispatch *dispatch); // that a rank gets in a round,
 //   Collective over the ranks of ROLE_EXPERT.
 void dispatch_plan(Context *context, const Dispatch *dispatch, Tensor counts, int64_t pairs,
                    DispatchPlan *plan);
-// The rows of the e-th expert of this rank in a round: `count`, from `begin` on.
+// One of the stretches of rows that a rank gets in a round, in the order of memory: `count` rows from `begin` on of its
+// `expert`, which may be none. There are dispatch_stretches of them.
 typedef struct {
+    int expert, source; // of this rank's experts; the rank that has the tokens, 0 unless they are apart
     int64_t begin, count;
-} DispatchRows;
-DispatchRows dispatch_rows_of(const Dispatch *dispatch, const DispatchPlan *plan, int round, int e);
+} DispatchStretch;
+int dispatch_stretches(const Dispatch *dispatch);
+DispatchStretch dispatch_stretch(const Dispatch *dispatch, const DispatchPlan *plan, int round, int i);
 
 // Send the sorted rows of a round to their experts: `sorted` [pairs, C] -> `rows` [dispatch_rows, C]; rows behind those
 // of the last expert stay as they are. And back: every sorted row of the round gets what its expert's rank has in its
-// place.   Scratch memory: twice `rows`.   Collective over the ranks of ROLE_EXPERT.
+// place.   Scratch memory: twice `rows`, or once where the sources are apart.   Collective over the ranks of ROLE_EXPERT.
 void dispatch_send(Context *context, const Dispatch *dispatch, const DispatchPlan *plan, int round,
                    Tensor sorted, Tensor rows);
 void dispatch_return(Context *context, const Dispatch *dispatch, const DispatchPlan *plan, int round,
