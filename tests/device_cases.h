@@ -240,6 +240,15 @@ static void run_matmul_float8(Fixture *b, const int64_t *n, float p) {
     matmul(b->device, b->stream, args);
 }
 
+static void run_scale_product(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    ScaleProduct args = {.x = normals_f32(b, n[0], n[1]), .accumulate = n[2] & ACCUMULATE};
+    args.scale_a = scale_of(b, 0.3f), args.scale_b = scale_of(b, 0.7f);
+    args.bias = optional(b, n[2] & WITH_BIAS, 1, n[1]);
+    args.d = output(b, "d", args.accumulate ? normals_f32(b, n[0], n[1]) : tensor(b, n[0], n[1]));
+    scale_product(b->device, b->stream, args);
+}
+
 static void run_add(Fixture *b, const int64_t *n, float p) {
     (void)p;
     Tensor x = normals(b, n[0], n[1]), y = output(b, "y", normals(b, n[0], n[1]));
@@ -268,6 +277,27 @@ static const Case CASES[] = {
     {"quantize to e5m2", run_quantize, 0, 0, {64, 128, 1, 0}, 0},
     {"quantize transposed", run_quantize, 0, 0, {67, 130, 0, 1}, 0},
     {"quantize transposed to e5m2", run_quantize, 0, 0, {128, 64, 1, 1}, 0},
+    // rows, columns, codes, scales, rows and columns of a block, samples of random numbers
+    {"quantize_blocks by powers of two", run_quantize_blocks, 0, 0, {8, 256, 0, 0, 1, 128, 0}, 0},
+    {"quantize_blocks by powers of two, squares",
+     run_quantize_blocks,
+     0,
+     0,
+     {256, 128, 0, 0, 128, 128, 0},
+     0},
+    {"quantize_blocks of mx", run_quantize_blocks, 0, 0, {6, 160, 0, 1, 1, 32, 0}, 0},
+    {"quantize_blocks of mx, down", run_quantize_blocks, 0, 0, {64, 37, 1, 1, 32, 1, 0}, 0},
+    {"quantize_blocks of nvfp4", run_quantize_blocks, 0, 0, {5, 144, 2, 2, 1, 16, 0}, 0},
+    {"quantize_blocks of nvfp4, squares", run_quantize_blocks, 0, 0, {32, 48, 2, 2, 16, 16, 0}, 0},
+    {"quantize_blocks of smaller last blocks", run_quantize_blocks, 0, 0, {37, 301, 0, 1, 32, 32, 0}, 0},
+    {"quantize_blocks at random", run_quantize_blocks, 0, 0, {12, 64, 2, 2, 1, 16, 2}, 0},
+    {"quantize_blocks at random, transposed", run_quantize_blocks, 0, 0, {64, 48, 2, 2, 1, 16, 2}, 1},
+    // rows, columns
+    {"hadamard", run_hadamard, 0, 0, {48, 37}, 0},
+    {"hadamard wide", run_hadamard, 0, 0, {16, 300}, 0},
+    // rows, columns, flags
+    {"scale_product", run_scale_product, 1e-6, 1, {17, 37, WITH_BIAS}, 0},
+    {"scale_product accumulates", run_scale_product, 1e-6, 0, {32, 48, ACCUMULATE}, 0},
     // rows, columns, inner (the length of the sums), sums and d added to
     {"matmul_sums", run_matmul_sums, 1e-5, 0, {24, 40, 128, 0, 0}, 0},
     {"matmul_sums accumulates", run_matmul_sums, 1e-5, 0, {24, 40, 64, 1, 1}, 0},

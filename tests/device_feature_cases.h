@@ -78,3 +78,37 @@ static void run_arrange_columns(Fixture *b, const int64_t *n, float p) {
                                      .blocks = 1,
                                      .pieces = {{SOURCE_A, (int)heads, rotated, width, 0, whole}}});
 }
+
+// p: the tensor is a transposed one.
+static void run_quantize_blocks(Fixture *b, const int64_t *n, float p) {
+    Tensor x = normals(b, n[0], n[1]), max = zeros_of(b, F32, 1, 1);
+    QuantizeBlocks args = {.x = x,
+                           .q = output(b, "q", tensor_of(b, BF16, n[0], n[1])),
+                           .codes = (Codes)n[2],
+                           .scales = (BlockScale)n[3],
+                           .block_rows = n[4],
+                           .block_cols = n[5]};
+    if (args.scales == BLOCK_E4M3) {
+        abs_max(b->device, b->stream, (AbsMax){x, max});
+        args.max = max, args.scale = output(b, "scale", tensor_f32(b, 1, 1));
+    }
+    int64_t cols = p > 0 ? n[0] : n[1];
+    if (n[6])
+        args.random = (RandomRounding){.key = rng_key(7, "rounding", 1),
+                                       .first_sample = 40,
+                                       .samples = n[6],
+                                       .cols = 2 * cols,
+                                       .first_col = cols / 2,
+                                       .part = cols / 2,
+                                       .stride = cols,
+                                       .transposed = p > 0};
+    quantize_blocks(b->device, b->stream, args);
+}
+
+static void run_hadamard(Fixture *b, const int64_t *n, float p) {
+    (void)p;
+    Tensor x = normals(b, n[0], n[1]), y = output(b, "y", tensor(b, n[1], n[0]));
+    hadamard(b->device, b->stream, (Hadamard){x, y});
+}
+
+static Tensor scale_of(Fixture *b, float value) { return from_floats_of(b, F32, 1, 1, &value); }

@@ -214,6 +214,14 @@ static inline float model_tanh(float z) {
     return size < 0.25f ? fmaf(z * square, series, z) : z < 0 ? -large : large;
 }
 
+static void model_scale_product(const ScaleProduct *p) {
+    for (int64_t i = 0; i < tensor_count(p->d); i++) {
+        float x = value(p->x, i) * value(p->scale_a, 0) * value(p->scale_b, 0);
+        if (p->bias.data) x += value(p->bias, i % p->d.cols);
+        put(p->d, i, p->accumulate ? x + value(p->d, i) : x);
+    }
+}
+
 static void model_soft_cap(const SoftCap *p) {
     const float inverse = 1.0f / p->cap;
     for (int64_t i = 0; i < tensor_count(p->x); i++)

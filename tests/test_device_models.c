@@ -179,6 +179,7 @@ static bool model_run(DeviceOp op, const void *args) {
         MODEL(BIAS_DROPOUT_ADD, bias_dropout_add)
         MODEL(DROPOUT_BACKWARD, dropout_backward)
         MODEL(SCALE, scale)
+        MODEL(SCALE_PRODUCT, scale_product)
         MODEL(SOFT_CAP, soft_cap)
         MODEL(SOFT_CAP_BACKWARD, soft_cap_backward)
         MODEL(COLUMN_SUM, column_sum)
@@ -214,6 +215,8 @@ static bool model_run(DeviceOp op, const void *args) {
     case OP_ATTENTION_BACKWARD: // the same
     case OP_ATTENTION_CACHED: // its order is no other kernel's; the law of its cuts holds it (test_device_cached.c)
     case OP_QUANTIZE:         // it has the same bits on every device (test_device_float8.c)
+    case OP_QUANTIZE_BLOCKS: // the same (test_device_ops.c)
+    case OP_HADAMARD:        // the same
     case NUM_DEVICE_OPS: return false;
     }
     return false;

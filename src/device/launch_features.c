@@ -1,5 +1,5 @@
-// The front of the operations that only some families of models need: factors, soft caps, norms of queries and keys,
-// columns in another order.
+// The front of the operations that only some runs need: factors, soft caps, norms of queries and keys, columns in
+// another order; blocks with scales.
 #include "device/launch.h"
 
 void scale(Device *device, Stream *stream, Scale args) {
@@ -95,4 +95,46 @@ void arrange_columns(Device *device, Stream *stream, ArrangeColumns args) {
     device_launch(device, stream, OP_ARRANGE_COLUMNS, &args,
                   (Shape[]){of(e, rows, args.a.cols), optional(of(e, rows, args.b.cols)),
                             optional(of(e, rows, args.c.cols)), of(e, rows, args.blocks * width)});
+}
+
+// ---- codes of few bits whose blocks have scales -----------------------------------------------------------
+
+static void check_random(RandomRounding random, const QuantizeBlocks *args) {
+    int64_t rows = random.transposed ? args->x.cols : args->x.rows,
+            cols = random.transposed ? args->x.rows : args->x.cols;
+    if (!random.samples) return;
+    CHECK(args->codes == CODES_E2M1, "quantize_blocks: codes %d at random, which e2m1 has alone",
+          (int)args->codes);
+    CHECK(random.samples > 0 && rows % random.samples == 0 && random.part > 0 && cols % random.part == 0 &&
+              random.cols > 0,
+          "quantize_blocks: random numbers of %lld rows in %lld samples, %lld columns in parts of %lld",
+          (long long)rows, (long long)random.samples, (long long)cols, (long long)random.part);
+}
+
+void quantize_blocks(Device *device, Stream *stream, QuantizeBlocks args) {
+    Shape x = like(OP_QUANTIZE_BLOCKS, args.x), scale = f32(1, 1);
+    CHECK(args.block_rows > 0 && args.block_cols > 0 && args.block_cols <= MAX_BLOCK_COLS,
+          "quantize_blocks: blocks of %lld x %lld; at most %d columns are possible",
+          (long long)args.block_rows, (long long)args.block_cols, MAX_BLOCK_COLS);
+    bool scaled = args.scales == BLOCK_E4M3;
+    CHECK(scaled == !!args.max.data && scaled == !!args.scale.data,
+          "quantize_blocks: a tensor has a scale beside e4m3 scales of blocks alone");
+    check_random(args.random, &args);
+    if (!scaled) scale = optional(scale);
+    device_launch(device, stream, OP_QUANTIZE_BLOCKS, &args,
+                  (Shape[]){x, scale, of(BF16, x.rows, x.cols), scale});
+}
+
+void hadamard(Device *device, Stream *stream, Hadamard args) {
+    Shape x = like(OP_HADAMARD, args.x);
+    CHECK(x.rows % HADAMARD_SIZE == 0, "hadamard: %lld rows, no multiple of %d", (long long)x.rows,
+          HADAMARD_SIZE);
+    device_launch(device, stream, OP_HADAMARD, &args, (Shape[]){x, of(x.dtype, x.cols, x.rows)});
+}
+
+void scale_product(Device *device, Stream *stream, ScaleProduct args) {
+    DType d = args.accumulate ? F32 : element_type(OP_SCALE_PRODUCT, args.d);
+    int64_t m = args.d.rows, n = args.d.cols;
+    device_launch(device, stream, OP_SCALE_PRODUCT, &args,
+                  (Shape[]){f32(m, n), f32(1, 1), f32(1, 1), optional(of(d, 1, n)), of(d, m, n)});
 }

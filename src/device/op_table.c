@@ -8,6 +8,9 @@
 #define OP_TENSORS(X)                                                                                        \
     X(MATMUL, Matmul, a, d, "a", "b", "bias", "scale_a", "scale_b", "d")                                     \
     X(QUANTIZE, Quantize, x, scale, "x", "max", "q", "scale")                                                \
+    X(QUANTIZE_BLOCKS, QuantizeBlocks, x, scale, "x", "max", "q", "scale")                                   \
+    X(HADAMARD, Hadamard, x, y, "x", "y")                                                                    \
+    X(SCALE_PRODUCT, ScaleProduct, d, d, "x", "scale_a", "scale_b", "bias", "d")                             \
     X(BIAS_GELU_FORWARD, BiasGeluForward, x, y, "x", "bias", "y")                                            \
     X(BIAS_GELU_BACKWARD, BiasGeluBackward, dy, dx, "dy", "x", "bias", "dx")                                 \
     X(SWIGLU_FORWARD, SwigluForward, x, y, "x", "bias", "y")                                                 \
@@ -90,6 +93,7 @@ bool op_updates(DeviceOp op, const void *args, int i) {
     const Tensor *tensors = args;
     switch (op) {
     case OP_MATMUL: return ((const Matmul *)args)->accumulate;
+    case OP_SCALE_PRODUCT: return ((const ScaleProduct *)args)->accumulate;
     case OP_MATMUL_SUMS: {
         const MatmulSums *both = args;
         return i == 2 ? both->accumulate : both->accumulate_sums;

@@ -241,9 +241,14 @@ size_t cpu_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void
 // ---- the backend: the best variant's, of the operation's element type -------------------------------------
 
 static void cpu_run(const Exec *exec, DeviceOp op, const void *args) {
-    if (op == OP_QUANTIZE)
-        cpu_quantize(exec, args);
-    else if (is_float8_product(op, args))
+    switch (op) {
+    case OP_QUANTIZE: cpu_quantize(exec, args); return;
+    case OP_QUANTIZE_BLOCKS: cpu_quantize_blocks(exec, args); return;
+    case OP_HADAMARD: cpu_hadamard(exec, args); return;
+    case OP_SCALE_PRODUCT: cpu_scale_product(exec, args); return;
+    default: break;
+    }
+    if (is_float8_product(op, args))
         cpu_matmul_float8(exec, args, best(BF16));
     else
         backend_run(best(op_element(op, args)), exec, op, args);

@@ -82,8 +82,13 @@ void cpu_product_f32(const Product *product);
 // thread only.
 void cpu_products_alone(void);
 
-// Operations on numbers of 8 bits, the same in every variant. `wide`: the backend of BF16.
+// Operations on numbers of few bits, the same in every variant. `wide`: the backend of BF16.
 void cpu_quantize(const Exec *exec, const Quantize *args);
+void cpu_quantize_blocks(const Exec *exec, const QuantizeBlocks *args);
+void cpu_hadamard(const Exec *exec, const Hadamard *args);
+void cpu_scale_product(const Exec *exec, const ScaleProduct *args);
+// Writes `count` elements of any element type from element `at` on as fp32.
+void cpu_load_floats(Tensor x, int64_t at, int64_t count, float *to);
 void cpu_matmul_float8(const Exec *exec, const Matmul *args, const Backend *wide);
 size_t cpu_float8_workspace(int threads, const Matmul *args);
 

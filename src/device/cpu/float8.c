@@ -15,7 +15,7 @@ enum {
 
 // ---- quantize ---------------------------------------------------------------------------------------------
 
-static void load_piece(Tensor x, int64_t at, int64_t count, float *to) {
+void cpu_load_floats(Tensor x, int64_t at, int64_t count, float *to) {
     switch (x.dtype) {
     case BF16:
         for (int64_t i = 0; i < count; i++) to[i] = bf16_to_f32(((const uint16_t *)x.data)[at + i]);
@@ -31,7 +31,7 @@ static void quantize_piece(const Quantize *p, float factor, int64_t row, int64_t
     float x[PIECE];
     int64_t stride = p->transpose ? p->x.rows : 1;
     uint8_t *q = (uint8_t *)p->q.data + (p->transpose ? col * stride + row : row * p->x.cols + col);
-    load_piece(p->x, row * p->x.cols + col, count, x);
+    cpu_load_floats(p->x, row * p->x.cols + col, count, x);
     if (p->q.dtype == E4M3)
         for (int64_t i = 0; i < count; i++) q[i * stride] = e4m3_of_f32(x[i] * factor);
     else

@@ -3,10 +3,19 @@
 // square roots and fused multiply-adds has the same bits on both: IEEE 754 says what they give, and no compiler fuses
 // them on its own.
 #pragma once
-#include "device/cuda/cuda.h"
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+// The functions of half.h, float8.h and blocks.h, for kernels too; before any other header includes them.
+#ifdef __CUDACC__
+#define inline inline __host__ __device__
+#include "base/blocks.h"
+#undef inline
+#else
+#include "base/blocks.h"
+#endif
+#include "device/cuda/cuda.h"
 
 // LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): the sizes are dim3 or counts; shared_bytes is of
 // the dynamic shared memory. A kernel with commas in its name stands in parentheses. In a kernel, SHARED(T, name,
@@ -83,15 +92,6 @@ DEVICE int64_t pack_of_thread() { return (int64_t)blockIdx.y * blockDim.x + thre
                       : function<float>(__VA_ARGS__))
 
 // ---- elements ---------------------------------------------------------------------------------------------
-
-// The functions of half.h and float8.h, for kernels too.
-#ifdef __CUDACC__
-#define inline inline __host__ __device__
-#include "base/float8.h"
-#undef inline
-#else
-#include "base/float8.h"
-#endif
 
 // Element types of tensors; that of F32 is float.
 struct Bf16 {

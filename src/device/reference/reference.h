@@ -20,3 +20,9 @@ void reference_qk_norm_backward_input(const Exec *exec, const QkNormBackwardInpu
 void reference_qk_norm_backward_weight(const Exec *exec, const QkNormBackwardWeight *p);
 
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args);
+
+// ---- blocks.c ---------------------------------------------------------------------------------------------
+
+void reference_quantize_blocks(const Exec *exec, const QuantizeBlocks *p);
+void reference_hadamard(const Exec *exec, const Hadamard *p);
+void reference_scale_product(const Exec *exec, const ScaleProduct *p);
