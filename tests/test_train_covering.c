@@ -54,9 +54,13 @@ typedef enum {
 
 enum { MAX_LEVELS = 16 };
 
+// The first three without few bits; then a row for each recipe of scales.
+enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
+
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
-        3, 3, 3, 0, 6, 2, NUM_SHARDINGS, 3, 3, 4, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2, 2, 2, 4, 2, 2};
+        3, 3, 3, 0, 6, 2, NUM_SHARDINGS, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3,
+        2, 2, 2, 4, 2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -94,8 +98,15 @@ static const int *layers_of_stages(int level, int stages) {
     return level == 1 ? uneven[row] : none[row];
 }
 
+static void use_recipe(ModelMode *mode, ScalingRecipe recipe) {
+    mode->recipe = recipe;
+    mode->float8 = recipe == RECIPE_NVFP4 ? FLOAT4_E2M1 : FLOAT8_HYBRID;
+    mode->delayed = (DelayedScaling){.history = 2};
+    mode->wide_last = 1;
+}
+
 static RunPlan plan_of(const Case *c) {
-    static const DType types[] = {F32, BF16, F16, BF16};
+    static const DType types[NUM_PRECISIONS] = {F32, BF16, F16, BF16, BF16, BF16, BF16, BF16};
     const int *l = c->level;
     Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
     const ScheduleKind *kind = schedule_kinds[l[SCHEDULE]];
@@ -115,7 +126,7 @@ static RunPlan plan_of(const Case *c) {
     if (!l[DROPOUT]) spec->shape.hidden_dropout = spec->shape.attention_dropout = 0;
     if (l[CHECKED]) spec->device = harness_device("check");
     spec->mode.dtype = types[l[PRECISION]];
-    if (l[PRECISION] == 3) spec->mode.float8 = FLOAT8_HYBRID, spec->mode.wide_last = 1;
+    if (l[PRECISION] >= FIRST_RECIPE) use_recipe(&spec->mode, (ScalingRecipe)(l[PRECISION] - FIRST_RECIPE));
     spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
     spec->mode.keep_probabilities = l[PROBABILITIES];
     spec->first_keys = spec->positions = l[VISIBLE] & 1;
@@ -137,7 +148,8 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
                                                  "uniform-2", "block-1",   "saved-shares"};
     static const char *const shardings[] = {"", ", sharded optimizer", ", sharded gradients",
                                             ", sharded values"};
-    static const char *const types[] = {"fp32", "bf16", "fp16", "fp8"};
+    static const char *const types[NUM_PRECISIONS] = {"fp32",        "bf16",          "fp16",  "fp8",
+                                                      "delayed fp8", "blockwise fp8", "mxfp8", "nvfp4"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(text, NAME_BYTES,

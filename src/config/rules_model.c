@@ -1,6 +1,7 @@
 // The model: sizes that divide over tp, and how it is run: precision, recomputation, sharding.
 #include "config/rules.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 // ---- sizes ------------------------------------------------------------------------------------------------
@@ -186,69 +187,90 @@ static Status resolve_precision(Options *o) {
     return OK;
 }
 
-static Status check_fp8_recipe(const Options *o) {
-    static const struct {
-        const char *name, *why;
-    } refused[] = {{"delayed", "scales are those of each tensor itself, not of earlier steps"},
-                   {"blockwise", "a tensor has one scale"},
-                   {"mxfp8", "a tensor has one scale"},
-                   {"custom", "there are no others"}};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (!strcmp(o->fp8_recipe, refused[i].name))
-            return fail(ERR_CONFIG, "--fp8-recipe %s is not available: %s; use --fp8-recipe tensorwise",
-                        refused[i].name, refused[i].why);
+// Recipes of scales, and the sizes whose multiples their products have: units for 8 bits work on 16 numbers at a time,
+// and blocks are whole.
+static const struct {
+    const char *name;
+    int unit;
+} RECIPES[] = {{"tensorwise", 16}, {"delayed", 16}, {"blockwise", 128}, {"mxfp8", 32}, {"nvfp4", 16}};
+
+static const char *recipe_of(const Options *o) { return o->fp4_format ? o->fp4_recipe : o->fp8_recipe; }
+
+static Status check_recipe(const Options *o) {
+    const char *bits = o->fp4_format ? "fp4" : "fp8";
+    if (!strcmp(recipe_of(o), "custom"))
+        return fail(ERR_CONFIG,
+                    "--%s-recipe custom is not available: there are no others; use --%s-recipe %s", bits,
+                    bits, o->fp4_format ? "nvfp4" : "tensorwise");
+    if (o->dpo && !strcmp(recipe_of(o), "delayed"))
+        return fail(ERR_CONFIG,
+                    "--fp8-recipe delayed with --dpo: the reference model's values would depend on the "
+                    "step at which they are computed; use --fp8-recipe tensorwise");
     return OK;
 }
 
-static Status check_fp8(Options *o) {
-    if (!o->fp8_format) return OK;
+static Status check_few_bits(Options *o) {
+    const char *option = o->fp4_format ? "--fp4-format" : "--fp8-format";
+    if (!o->fp8_format && !o->fp4_format) return OK;
+    if (o->fp8_format && o->fp4_format)
+        return fail(ERR_CONFIG, "--fp8-format and --fp4-format cannot be set at the same time: keep one");
     if (!o->bf16)
         return fail(ERR_CONFIG,
-                    "--fp8-format %s needs --bf16, the type of all that is not a product of a layer: add it",
-                    o->fp8_format);
+                    "%s %s needs --bf16, the type of all that is not a product of a layer: add it", option,
+                    o->fp4_format ? o->fp4_format : o->fp8_format);
     int wide = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 + o->num_layers_at_end_in_bf16 : 0;
     if (wide >= o->num_layers)
         return fail(
             ERR_CONFIG,
-            "--first-last-layers-bf16 leaves no layer of --num-layers %d for --fp8-format: %d stay in bf16; lower "
-            "--num-layers-at-start-in-bf16 or --num-layers-at-end-in-bf16, or leave out --fp8-format",
-            o->num_layers, wide);
-    return check_fp8_recipe(o);
+            "--first-last-layers-bf16 leaves no layer of --num-layers %d for %s: %d stay in bf16; lower "
+            "--num-layers-at-start-in-bf16 or --num-layers-at-end-in-bf16, or leave out %s",
+            o->num_layers, option, wide, option);
+    return check_recipe(o);
 }
 
-// Units for products of 8 bits work on 16 numbers at a time.
-enum { FP8_MULTIPLE = 16 };
+static int64_t whole_units(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-static int64_t fp8_multiple_of(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+// The unit of the recipe, and the option that wants it; 0: none does.
+static int unit_of(const Options *o, char option[64]) {
+    if (!o->fp8_format && !o->fp4_format) return 0;
+    for (size_t i = 0; i < sizeof RECIPES / sizeof *RECIPES; i++) {
+        if (strcmp(recipe_of(o), RECIPES[i].name) != 0) continue;
+        if (o->fp4_format || RECIPES[i].unit == 16)
+            snprintf(option, 64, "%s", o->fp4_format ? "--fp4-format" : "--fp8-format");
+        else
+            snprintf(option, 64, "--fp8-recipe %s", RECIPES[i].name);
+        return RECIPES[i].unit;
+    }
+    CHECK(false, "no recipe is named %s", recipe_of(o));
+}
 
-static Status check_fp8_sizes(Options *o) {
-    int t = o->shape.tp;
-    int64_t b = o->micro_batch_size, tokens = b * o->seq_length, d = o->kv_channels, unit = FP8_MULTIPLE;
+static Status check_few_bits_sizes(Options *o) {
+    char option[64];
+    int t = o->shape.tp, unit = unit_of(o, option);
+    int64_t b = o->micro_batch_size, tokens = b * o->seq_length, d = o->kv_channels;
     int64_t width = o->num_attention_heads / t * d, groups = o->shape.query_groups / t * d;
-    if (!o->fp8_format) return OK;
+    if (!unit) return OK;
     if (tokens % unit)
-        return fail(
-            ERR_CONFIG,
-            "--fp8-format: a microbatch has %lld tokens (--micro-batch-size %d, --seq-length %d), not a "
-            "multiple of %d: use --seq-length %lld",
-            (long long)tokens, o->micro_batch_size, o->seq_length, FP8_MULTIPLE,
-            (long long)fp8_multiple_of(o->seq_length, unit));
-    if (o->hidden_size % unit)
         return fail(ERR_CONFIG,
-                    "--fp8-format: --hidden-size %d is not a multiple of %d: use --hidden-size %lld",
-                    o->hidden_size, FP8_MULTIPLE, (long long)fp8_multiple_of(o->hidden_size, unit));
+                    "%s: a microbatch has %lld tokens (--micro-batch-size %d, --seq-length %d), not a "
+                    "multiple of %d: use --seq-length %lld",
+                    option, (long long)tokens, o->micro_batch_size, o->seq_length, unit,
+                    (long long)whole_units(o->seq_length, unit));
+    if (o->hidden_size % unit)
+        return fail(ERR_CONFIG, "%s: --hidden-size %d is not a multiple of %d: use --hidden-size %lld",
+                    option, o->hidden_size, unit, (long long)whole_units(o->hidden_size, unit));
     if (o->ffn_hidden_size / t % unit)
         return fail(ERR_CONFIG,
-                    "--fp8-format: --ffn-hidden-size %d over %d tensor ranks is not a multiple of %d: use "
+                    "%s: --ffn-hidden-size %d over %d tensor ranks is not a multiple of %d: use "
                     "--ffn-hidden-size %lld",
-                    o->ffn_hidden_size, t, FP8_MULTIPLE,
-                    (long long)fp8_multiple_of(o->ffn_hidden_size, unit * t));
+                    option, o->ffn_hidden_size, t, unit,
+                    (long long)whole_units(o->ffn_hidden_size, unit * t));
     if (width % unit || (width + 2 * groups) % unit)
-        return fail(
-            ERR_CONFIG,
-            "--fp8-format: the heads of a rank, %d with %d columns each, are not a multiple of %d wide, alone "
-            "and with keys and values: use --kv-channels %lld",
-            o->num_attention_heads / t, o->kv_channels, FP8_MULTIPLE, (long long)fp8_multiple_of(d, unit));
+        return fail(ERR_CONFIG,
+                    "%s: the heads of a rank, %d with %d columns each, are not a multiple of %d wide, alone "
+                    "and with keys and values: use --kv-channels %lld",
+                    option, o->num_attention_heads / t, o->kv_channels, unit,
+                    (long long)whole_units(d, unit));
     return OK;
 }
 
@@ -402,22 +424,11 @@ static Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const model_rules[] = {resolve_latents,
-                             resolve_heads,
-                             resolve_query_groups,
-                             resolve_mlp,
-                             check_padded_vocabulary,
-                             resolve_position_type,
-                             resolve_positions,
-                             resolve_rotary_columns,
-                             check_rope_scaling,
-                             check_norms,
-                             resolve_windows,
-                             resolve_precision,
-                             check_fp8,
-                             check_fp8_sizes,
-                             resolve_lora,
-                             NULL};
+Rule *const model_rules[] = {
+    resolve_latents,         resolve_heads,         resolve_query_groups, resolve_mlp,
+    check_padded_vocabulary, resolve_position_type, resolve_positions,    resolve_rotary_columns,
+    check_rope_scaling,      check_norms,           resolve_windows,      resolve_precision,
+    check_few_bits,          check_few_bits_sizes,  resolve_lora,         NULL};
 
 static Status check_audits(Options *o) {
     if (o->audit_interval == 0 || o->deterministic_mode) return OK;

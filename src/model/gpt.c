@@ -307,7 +307,7 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
     ArenaMark mark = arena_mark(c->scratch);
-    c->place = mb->place;
+    context_use_microbatch(c, mb);
     if (chunk->first) {
         unit_acquire(c, gpt->embedding_unit, chunk_unit(gpt, chunk, 0));
         embedding_apply(c, &gpt->embedding, slot->input, mb);
@@ -419,7 +419,7 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
     final = final && halves != INPUT_HALF;
-    c->place = mb->place;
+    context_use_microbatch(c, mb);
     if (final && chunk->last) unit_finish(c, gpt->head_unit); // forwards have made its gradients
     for (int end = chunk->num_layers, first, group_end; end > 0; end = first) {
         recomputed(gpt, chunk, end - 1, &first, &group_end);

@@ -1,6 +1,7 @@
 // The frame of attention and MLP: norm, column-parallel linear, a core, row-parallel linear, dropout and residual.
 #include "nn/branch.h"
 #include "nn/adapter.h"
+#include "nn/float8.h"
 #include <math.h>
 
 Branch branch_declare(const Builder *b, int layer, const char *norm, const char *post, LinearSpec in,
@@ -18,7 +19,8 @@ Branch branch_declare(const Builder *b, int layer, const char *norm, const char 
     if (in.name) branch.in = column_linear_declare(b, in);
     branch.out = row_linear_declare(b, out);
     if (model_has_post_norm(shape)) branch.post = norm_declare(b, part_name(layer, post).text);
-    branch.in.float8 = branch.out.float8 = model_layer_float8(shape, b->mode, layer);
+    float8_declare(b, layer, &branch.in);
+    float8_declare(b, layer, &branch.out);
     return branch;
 }
 

@@ -65,6 +65,11 @@ void tp_reduce_end(Context *c, Tensor partial, Tensor result) {
     comm_reduce_scatter(context_group(c, ROLE_TENSOR), c->stream, partial, result, REDUCE_SUM);
 }
 
+void context_use_microbatch(Context *c, const Microbatch *mb) {
+    c->place = mb->place;
+    c->first_sample = mb->first_sample, c->samples = mb->samples;
+}
+
 Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {
     int64_t tokens = mb->samples * mb->sequence;
     return (Dropout){.key = key,

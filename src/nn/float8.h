@@ -1,14 +1,20 @@
-// The products of linear layers with factors in 8 bits: y = x W^T with both in E4M3, dx = dy W and dW = dy^T x with dy
-// in E5M2 or E4M3 (Float8). What goes in and out is bf16, gradients of weights F32, and sums are made in fp32. Used in
-// nn/ alone.
+// The products of linear layers with factors in 8 or 4 bits: y = x W^T, dx = dy W and dW = dy^T x, each factor
+// quantised as the recipe's row says (nn/recipes.h). What goes in and out is bf16, gradients of weights F32, and sums
+// are made in fp32. Used in nn/ alone.
 //
 // Current scaling: a tensor has one scale, that of its largest magnitude now. Of a tensor of which each tp rank holds a
-// part, that is the largest of all parts: a scale belongs to the global tensor, and t changes rounding alone. Factors
-// are made where they are used, in scratch memory: what is stashed, sent and kept for the optimizer does not change, so
-// neither do checkpoints, and a layer that is computed again gets the same factors.
-// Source: Micikevicius 2022; the choice of formats is Transformer Engine's, as is the scale.
+// part, that is the largest of all parts: a scale belongs to the global tensor, and t changes rounding alone. Delayed
+// scaling: the scale is that of earlier steps (nn/amax.h). Blocks lie within a rank's part, and their scales need no
+// other rank; only NVFP4's one scale of the tensor does.
+// Factors are made where they are used, in scratch memory: what is stashed, sent and kept for the optimizer does not
+// change, so neither do checkpoints, and a layer that is computed again gets the same factors. Rounding at random
+// follows the tensor, the sample and the element, on every grid.
+// Source: Micikevicius 2022; the choice of formats is Transformer Engine's, as are the scales.
 #pragma once
 #include "nn/layers.h"
+
+// Says how a linear layer of a transformer layer multiplies, once it is declared.
+void float8_declare(const Builder *builder, int layer, Linear *linear);
 
 // As linear_forward, linear_input_gradient and linear_weight_gradient, for a linear layer with `float8`.   Collective
 // over tp.

@@ -73,7 +73,10 @@ typedef struct {
 typedef struct {
     Param *weight, *bias; // bias NULL: the layer has none
     Adapter adapter;
-    Float8 float8; // factors of its products
+    Float8 float8; // factors of its products, and what their scales need (nn/float8.h)
+    ScalingRecipe recipe;
+    RngKey rounding[2]; // of the gradient of its output in the products for its input and for its weight
+    int history;        // the first of its three rows of a history of largest magnitudes: x, W, dy
 } Linear;
 
 typedef struct {

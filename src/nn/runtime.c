@@ -1,6 +1,7 @@
 // Opens and closes the runtime of one rank: groups, device and arenas.
 #include "nn/runtime.h"
 #include "base/rank.h"
+#include "nn/recipes.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +56,7 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .attention = spec->mode.attention,
                             .any_order = spec->mode.any_order,
                             .algorithms = spec->algorithms,
-                            .float8 = spec->mode.float8 != FLOAT8_NONE,
+                            .float8 = recipe_takes_8_bits(&spec->mode),
                             .workspace_bytes = memory ? memory->workspace : 0};
     // Every rank opens its device, or none: what follows is collective.
     TRY(comm_agree(world, device_open(&r->device, device)));

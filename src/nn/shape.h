@@ -78,8 +78,26 @@ typedef struct {
     Rope rope;
 } ModelShape;
 
-// Factors of the products of linear layers: the element type; E4M3; or E4M3 but for gradients of activations, in E5M2.
-typedef enum { FLOAT8_NONE, FLOAT8_E4M3, FLOAT8_HYBRID } Float8;
+// Factors of the products of linear layers: the element type; E4M3; E4M3 but for gradients of activations, in E5M2; or
+// E2M1, of 4 bits.
+typedef enum { FLOAT8_NONE, FLOAT8_E4M3, FLOAT8_HYBRID, FLOAT4_E2M1, NUM_FLOAT8 } Float8;
+// What has a scale of its own there, and of which kind (the table of nn/recipes.c). NVFP4 is for E2M1, the others are
+// for 8 bits.
+typedef enum {
+    RECIPE_TENSORWISE,
+    RECIPE_DELAYED,
+    RECIPE_BLOCKWISE,
+    RECIPE_MXFP8,
+    RECIPE_NVFP4,
+    NUM_RECIPES
+} ScalingRecipe;
+// Where scales come from earlier steps: the largest magnitudes of `history` steps, or the last one alone, and 2^margin
+// beyond it.
+typedef struct {
+    int history;
+    bool most_recent;
+    int margin;
+} DelayedScaling;
 
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 
@@ -90,6 +108,8 @@ typedef struct {
     int padded_vocabulary; // V: rows of the word table; see padded_vocabulary below
     DType dtype;           // of weights, activations and messages
     Float8 float8;         // of the layers, except for some in bf16: the first and the last ones
+    ScalingRecipe recipe;  // of their scales
+    DelayedScaling delayed;
     int wide_first, wide_last;
     bool sequence_parallel;     // norms, dropout and residuals work on T/t rows
     bool keep_probabilities;    // attention stashes its S x S matrix instead of computing it again

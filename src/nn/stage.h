@@ -36,7 +36,10 @@ typedef struct {
     Arena *scratch; // empty between two instructions of the pipeline
     ModelMode mode;
     bool adapters_off; // the model computes as if it had no adapters: for forwards alone
-    LeafPlace place;   // of the microbatch of the current instruction
+    // Of the microbatch of the current instruction: where its gradients belong, its first sample, and how many it has.
+    LeafPlace place;
+    int64_t first_sample, samples;
+    struct AmaxHistory *amax; // of delayed scales; NULL where there are none
     UnitWatch watch;
     SharedWatch shared;
 } Context;
@@ -90,6 +93,8 @@ typedef struct {
     bool cached;          // attention caches keys and values, and reads those of all earlier positions
 } Microbatch;
 
+// Says which microbatch the layers work on next.
+void context_use_microbatch(Context *context, const Microbatch *microbatch);
 // Returns the dropout mask of one site on this microbatch, which keeps everything when not training. `cut`: the mask is
 // for a tensor of context_rows rows.
 Dropout microbatch_dropout(const Context *context, const Microbatch *microbatch, RngKey key,

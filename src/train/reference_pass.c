@@ -1,6 +1,7 @@
 // Computes what the reference model of --dpo says of the pairs that a run reads, before its first step.
 #include "base/beat.h"
 #include "base/file.h"
+#include "nn/recipes.h"
 #include "train/run.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -195,12 +196,12 @@ static Status compute_all(Pass *pass) {
 // ---- whose values ------------------------------------------------------------------------------
 
 static void describe_here(const TrainingRun *run, ReferenceModel *model, const char *path) {
-    static const char *const PRODUCTS[] = {
-        [FLOAT8_NONE] = "", [FLOAT8_E4M3] = " fp8-e4m3", [FLOAT8_HYBRID] = " fp8-hybrid"};
+    const ModelMode *mode = &run->spec.mode;
     if (!path) path = "of random weights";
     if (!realpath(path, model->model)) snprintf(model->model, sizeof model->model, "%s", path);
-    snprintf(model->arithmetic, sizeof model->arithmetic, "%s%s", dtype_name(run->spec.mode.dtype),
-             PRODUCTS[run->spec.mode.float8]);
+    snprintf(model->arithmetic, sizeof model->arithmetic, "%s%s%s", dtype_name(mode->dtype),
+             mode->float8 ? mode->float8 == FLOAT4_E2M1 ? " fp4-" : " fp8-" : "",
+             recipe_describe(mode, "-").text);
 }
 
 // Rank 0 reads the file, of --save or else of --load.

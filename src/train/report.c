@@ -1,6 +1,7 @@
 // Prints the log lines, progress and summary of a run, and writes its metrics.
 #include "base/cores.h"
 #include "device/algorithms.h"
+#include "nn/recipes.h"
 #include "train/internal.h"
 #include <inttypes.h>
 #include <math.h>
@@ -61,13 +62,14 @@ static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 static void print_model(const EngineSpec *spec) {
     const ModelShape *m = &spec->shape;
-    static const char *const products[] = {[FLOAT8_NONE] = "",
-                                           [FLOAT8_E4M3] = ", products of layers in 8 bits (e4m3)",
-                                           [FLOAT8_HYBRID] = ", products of layers in 8 bits (hybrid)"};
+    char products[96] = "";
+    if (spec->mode.float8)
+        snprintf(products, sizeof products, ", products of layers in %d bits (%s)",
+                 spec->mode.float8 == FLOAT4_E2M1 ? 4 : 8, recipe_describe(&spec->mode, ", ").text);
     printf("model: %d layers, hidden %d, %d heads, sequence %d, vocabulary %d padded to %d: %.1f M "
            "parameters, %s%s\n",
            m->layers, m->hidden, m->heads, m->sequence, m->vocabulary, spec->mode.padded_vocabulary,
-           (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype), products[spec->mode.float8]);
+           (double)model_parameters(m) / 1e6, dtype_name(spec->mode.dtype), products);
 }
 
 static void print_adapters(const ModelShape *m) {

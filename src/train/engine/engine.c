@@ -38,6 +38,8 @@ static Status open_model(Engine *e) {
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
     params_place(&e->params, run, &c->groups.topology, e->spec.mode.dtype, stages, v);
     TRY(gpt_place(e->gpt, run));
+    TRY(amax_open(&e->amax, &e->spec.mode, &e->params, run));
+    c->amax = &e->amax;
     take_batches(e);
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements));
     OptimizerOptions optimizer = {e->spec.adam, e->spec.muon, e->spec.ema_decay};
@@ -121,6 +123,7 @@ void engine_close(Engine *e) {
     window_destroy(&e->window);
     pipeline_destroy(e->pipeline);
     grad_reducer_destroy(&e->reducer);
+    amax_close(&e->amax);
     optimizer_destroy(&e->optimizer);
     buckets_destroy(&e->buckets);
     gpt_destroy(e->gpt);
@@ -277,6 +280,7 @@ void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *a
 static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {
     int m = batch->num_microbatches;
     engine_upload(e, batch);
+    amax_begin(&e->amax, e->runtime.device, e->runtime.context.stream);
     for (int k = 0; k < m; k++) {
         InStep at = {&e->leaves, leaves_place(&e->leaves, m, k), m, loss_scale, training};
         engine_set_microbatch(e, batch, k, &at);
@@ -422,6 +426,7 @@ StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
         optimizer_step(&e->optimizer, result.grad_norm, gradient_scale(e, &batch, options.loss_scale),
                        options.lr, options.weight_decay);
         grad_reducer_gather(&e->reducer);
+        amax_end(&e->amax, e->runtime.device, e->runtime.context.stream, e->runtime.world);
     }
     trace_phase(e, "optimizer", start);
     return result;

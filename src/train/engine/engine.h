@@ -1,6 +1,7 @@
 // The structure behind Engine, shared by the files that open it, run trials on it, and read and write its state.
 #pragma once
 #include "device/prepare.h"
+#include "nn/amax.h"
 #include "nn/runtime.h"
 #include "train/internal.h"
 
@@ -21,6 +22,7 @@ struct Engine {
     GradReducer reducer;
     Window window; // where values are cut into shards
     Optimizer optimizer;
+    AmaxHistory amax;
     Tensor tokens, labels, mask, losses; // [m, T]
     Tensor first_keys, positions;        // [m, T]
     double step_tokens; // with spec.per_token: the tokens of the step that count, over all data ranks

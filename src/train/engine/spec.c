@@ -1,5 +1,6 @@
 // Turns the options of a run into the description of an engine: model, mode, layers of each stage.
 #include "base/cores.h"
+#include "nn/recipes.h"
 #include "train/train.h"
 #include <math.h>
 #include <string.h>
@@ -138,8 +139,17 @@ static Recompute recompute_of(const char *name) {
 }
 
 static Float8 float8_of(const Options *o) {
+    if (o->fp4_format) return FLOAT4_E2M1;
     if (!o->fp8_format) return FLOAT8_NONE;
     return strcmp(o->fp8_format, "hybrid") ? FLOAT8_E4M3 : FLOAT8_HYBRID;
+}
+
+static ScalingRecipe scaling_of(const Options *o) {
+    const char *name = o->fp4_format ? o->fp4_recipe : o->fp8_recipe;
+    if (!float8_of(o)) return RECIPE_TENSORWISE;
+    for (int i = 0; i < NUM_RECIPES; i++)
+        if (!strcmp(recipe_rows[i].name, name)) return (ScalingRecipe)i;
+    CHECK(false, "no recipe is named %s", name);
 }
 
 static ModelMode model_mode(const Options *o, int vocabulary) {
@@ -150,6 +160,10 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
                  : o->fp16 ? F16
                            : F32,
         .float8 = float8_of(o),
+        .recipe = scaling_of(o),
+        .delayed = {.history = o->fp8_amax_history_len,
+                    .most_recent = !strcmp(o->fp8_amax_compute_algo, "most_recent"),
+                    .margin = o->fp8_margin},
         .wide_first = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 : 0,
         .wide_last = o->first_last_layers_bf16 ? o->num_layers_at_end_in_bf16 : 0,
         .sequence_parallel = o->shape.sequence_parallel,
