@@ -67,6 +67,41 @@ expect_close bf16 switched 2e-3
 [[ $(metric lm_loss switched | head -2) == "$(metric lm_loss bf16 | head -2)" ]] || complain "switched: not bf16 at first"
 [[ $(metric lm_loss switched) != "$(metric lm_loss bf16)" ]] || complain "switched: not in 8 bits in the end"
 
+# ---- recipes of scales -----------------------------------------------------------------------------------
+# Each is near bf16, has the same bits on another grid, and goes on there from a checkpoint as if it had not stopped.
+recipes=("delayed 2e-3 --fp8-format hybrid --fp8-recipe delayed --fp8-amax-history-len 3 --fp8-amax-compute-algo max --fp8-margin 1"
+    "mxfp8 2e-3 --fp8-format e4m3 --fp8-recipe mxfp8"
+    "nvfp4 1e-2 --fp4-format e2m1"
+    "ends 1e-2 --fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-end-in-bf16 2")
+for recipe in "${recipes[@]}"; do
+    read -r name tolerance options <<<"$recipe"
+    read -ra recipe <<<"--bf16 $options"
+    train "$name" "${steps[@]}" "${recipe[@]}"
+    expect_rows "$name" 4
+    expect_close bf16 "$name" "$tolerance"
+    [[ $(metric lm_loss "$name") != "$(metric lm_loss bf16)" ]] || complain "$options changes nothing"
+    expect_bits "$name" "$name on a grid" "${steps[@]}" "${recipe[@]}" --ranks 2 --pp 2 --vp 2 \
+        --recompute-granularity full --recompute-method uniform --check-comm
+    train "$name again" "${steps[@]}" "${recipe[@]}" --save "of $name" --exit-interval 2 --async-save
+    train "$name again" "${steps[@]}" "${recipe[@]}" --save "of $name" --load "of $name" --ranks 2 --pp 2
+    expect_same lm_loss "$name" "$name again"
+    expect_same grad_norm "$name" "$name again"
+    "$trireme" checkpoint verify "of $name" >log 2>&1 || complain "$name: verify: $(tail -2 log)"
+done
+expect_text delayed.log "M parameters, bf16, products of layers in 8 bits (hybrid, delayed)"
+expect_text nvfp4.log "M parameters, bf16, products of layers in 4 bits (e2m1, nvfp4)"
+[[ $(metric lm_loss ends) != "$(metric lm_loss nvfp4)" ]] || complain "layers in bf16 change nothing"
+# A run takes delayed scales up, with another history, and drops them.
+train other "${steps[@]}" --bf16 --fp8-format hybrid --fp8-recipe delayed --fp8-amax-history-len 2 --load "of delayed" \
+    --train-iters 6 --save other
+train dropped "${steps[@]}" --bf16 --load other --train-iters 8
+expect_rows dropped 2
+blocks=(--hidden-size 128 --seq-length 128)
+train "wide" "${steps[@]}" "${blocks[@]}" --bf16
+train blockwise "${steps[@]}" "${blocks[@]}" --bf16 --fp8-format e4m3 --fp8-recipe blockwise
+expect_close wide blockwise 2e-3
+[[ $(metric lm_loss wide) != "$(metric lm_loss blockwise)" ]] || complain "blockwise changes nothing"
+
 # ---- a Llama with everything on --------------------------------------------------------------------------
 llama=(--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
     --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --ffn-hidden-size 64)
@@ -201,6 +236,11 @@ expect_text log "swiglu .......................................... True"
 expect_text log "num_layers ...................................... 4"
 expect_text log "model: 4 layers, hidden 256, 8 heads, sequence 128, vocabulary 400"
 same_memory --model gpt2-124m "${small[@]}" --max-position-embeddings 128 --bf16 --fp8-format hybrid --ranks 2 --tp 2
+for options in "--fp8-format hybrid --fp8-recipe delayed --fp8-amax-history-len 16" \
+    "--fp8-format e4m3 --fp8-recipe mxfp8" "--fp4-format e2m1"; do
+    # shellcheck disable=SC2086 # several words
+    same_memory --model gpt2-124m "${small[@]}" --max-position-embeddings 128 --bf16 $options --ranks 2 --pp 2
+done
 same_memory --model llama3-8b "${small[@]}" --num-query-groups 4 --fp16 --ranks 4 --pp 2 --vp 2 \
     --checkpoint-activations
 # What memory predicts is also what a run that trains says it took.

@@ -36,6 +36,7 @@ static Status check_tensors(const Checkpoint *c, const WeightSpec *weights, int 
             TRY(check_tensor(c, which, &weights[i]));
             wanted++;
         }
+    wanted += checkpoint_find(c, STATE_AMAX_NAME) >= 0;
     if (checkpoint_num_tensors(c) == wanted) return OK;
     return fail(ERR_DATA, "%s: %d tensors; its model has %d", checkpoint_folder(c), checkpoint_num_tensors(c),
                 wanted);

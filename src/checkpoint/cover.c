@@ -22,8 +22,8 @@ static int first_prefix(const char *name, const char *const *prefixes) {
 
 // Weights come before moments; among them the order is that of the model, with numbers compared as numbers.
 static int compare_names(const char *a, const char *b) {
-    static const char *const moments[] = {"ema.", "optimizer.momentum.", "optimizer.exp_avg_sq.",
-                                          "optimizer.exp_avg.", NULL};
+    static const char *const moments[] = {
+        "fp8.", "ema.", "optimizer.momentum.", "optimizer.exp_avg_sq.", "optimizer.exp_avg.", NULL};
     static const char *const parts[] = {"embedding.", "decoder.layers.", "decoder.", NULL};
     int kind = first_prefix(b, moments) - first_prefix(a, moments);
     if (kind) return kind;

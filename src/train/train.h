@@ -151,6 +151,7 @@ typedef struct {
     float *memory; // of the copy, kept from one time to the next
     int64_t capacity;
     struct OnDevice *sources; // [count], of what is downloaded
+    float *amax;              // of delayed scaling, on rank 0 alone
 } EngineState;
 
 // The bytes of a checkpoint, fp32 all of them: weights and, where there are any, moments and averages.   ERR_OS without

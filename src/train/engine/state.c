@@ -1,6 +1,6 @@
 // A rank's parameters and moments as rectangles of global tensors, and their reading from a source.
 #include "base/half.h"
-#include "train/internal.h"
+#include "train/engine/engine.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,7 +147,34 @@ Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *by
 
 Status spec_state_bytes(const EngineSpec *spec, bool moments, int64_t *bytes) {
     StateKinds kinds = {moments, spec->muon.iterations > 0, spec->ema_decay > 0};
-    return state_bytes(&spec->shape, &kinds, bytes);
+    TRY(state_bytes(&spec->shape, &kinds, bytes));
+    if (moments && amax_is_wanted(&spec->mode))
+        *bytes += AMAX_ROWS_PER_LAYER * spec->shape.layers * (1 + spec->mode.delayed.history) *
+                  (int64_t)sizeof(float);
+    return OK;
+}
+
+// The history of delayed scaling is the same on all ranks; rank 0 saves it. A row is what scales are made of, then the
+// steps.
+static Status gather_amax(Gathering *g, Engine *e) {
+    const AmaxHistory *amax = &e->amax;
+    int64_t rows = amax->rows, steps = amax->rule.history, cols = 1 + steps;
+    if (!g->moments || !rows || comm_rank(e->runtime.world) != 0) return OK;
+    g->state->bytes += rows * cols * (int64_t)sizeof(float);
+    int at = g->state->count++;
+    if (!g->capacity) return OK;
+    free(g->state->amax);
+    float *to = g->state->amax = malloc((size_t)(rows * cols) * sizeof *to);
+    if (!to)
+        return fail(ERR_OS, "no memory for %lld magnitudes of delayed scaling", (long long)(rows * cols));
+    for (int64_t i = 0; i < rows; i++, to += cols) {
+        to[0] = amax->largest[i];
+        memcpy(to + 1, amax->history + i * steps, (size_t)steps * sizeof *to);
+    }
+    g->state->items[at] = (Slice){
+        .tensor = STATE_AMAX_NAME, .rows = rows, .cols = cols, .rect = {0, 0, rows, cols}, .stride = cols};
+    g->state->items[at].data = g->state->amax;
+    return OK;
 }
 
 static Status take_copy(EngineState *state, int64_t elements) {
@@ -170,6 +197,7 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
                    .state = state};
     state->count = 0, state->bytes = 0;
     TRY(optimizer_visit(optimizer, gather_part, &g));
+    TRY(gather_amax(&g, engine));
     if (copied) TRY(take_copy(state, g.used));
     free(state->items);
     free(state->sources);
@@ -179,13 +207,15 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
         return fail(ERR_OS, "no memory for %d slices of a checkpoint", state->count);
     g.capacity = state->count + 1, g.used = 0;
     state->count = 0, state->bytes = 0;
-    return optimizer_visit(optimizer, gather_part, &g);
+    TRY(optimizer_visit(optimizer, gather_part, &g));
+    return gather_amax(&g, engine);
 }
 
 void engine_state_free(EngineState *state) {
     free(state->items);
     free(state->sources);
     free(state->memory);
+    free(state->amax);
     *state = (EngineState){0};
 }
 
@@ -231,6 +261,24 @@ static Status read_moments(void *self, const OwnedPart *part) {
     return part->v.data ? read_moment(r, part, STATE_EXP_AVG_SQ, part->v) : OK;
 }
 
+// Reads the history of delayed scaling, or as many of its steps as both have. A source without one leaves it empty.
+static Status read_amax(Engine *e, ModelSource *source) {
+    AmaxHistory *amax = &e->amax;
+    Checkpoint *checkpoint = model_source_checkpoint(source);
+    int tensor = amax->rows ? checkpoint_find(checkpoint, STATE_AMAX_NAME) : -1;
+    if (tensor < 0) return OK;
+    CheckpointTensor found = checkpoint_tensor(checkpoint, tensor);
+    int64_t steps = amax->rule.history, both = found.cols - 1 < steps ? found.cols - 1 : steps;
+    if (found.rows != amax->rows || both < 1)
+        return fail(ERR_DATA, "%s: %s is [%lld, %lld]; this model has %d rows", checkpoint_folder(checkpoint),
+                    STATE_AMAX_NAME, (long long)found.rows, (long long)found.cols, amax->rows);
+    Rect all = {0, 1, amax->rows, both}, first = {0, 0, amax->rows, 1};
+    TRY(checkpoint_read(checkpoint, tensor, first, amax->largest, 1));
+    TRY(checkpoint_read(checkpoint, tensor, all, amax->history, steps));
+    amax->uploaded = false;
+    return OK;
+}
+
 // Adapters begin with their initial values beside a model that has none.
 typedef struct {
     WeightReader weights;
@@ -258,6 +306,7 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, 
     Status status = params_fill(engine_params(engine), c->device, read_values, &values,
                                 optimizer_write_master, optimizer);
     if (status == OK && (moments || reading.ema)) status = optimizer_visit(optimizer, read_moments, &reading);
+    if (status == OK && moments) status = read_amax(engine, source);
     if (status == OK && moments) optimizer->steps = optimizer_steps;
     free(reading.buffer);
     return status;
