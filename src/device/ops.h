@@ -1,4 +1,4 @@
-// The operations of a device: 39 fused functions on whole tensors, and 5 that join some of these.
+// The operations of a device: fused functions on whole tensors, and some that join several of these.
 //
 // Every operation passes one front (launch.c) that checks shapes and counts calls, flops and bytes; the functions of a
 // backend contain arithmetic only. Operations are stream-ordered and may return before they are done; none allocates.
