@@ -26,6 +26,7 @@ typedef struct Rank {
     RankEvent events[EVENTS_KEPT];
     void (*abort_job)(struct Rank *, int status); // ends the job on all ranks; NULL: the process exits
     char message[1024];                           // of the last fail()
+    double waited_s;         // how long it has waited for other ranks so far (comm/queue.c)
     int blamed;              // 1 + the rank of the job whose failure the message is about; 0: not known
     struct Trace *trace;     // what --trace records (trace.h), or NULL
     struct BeatWriter *beat; // its slot of the heartbeat page (beat.h), or NULL

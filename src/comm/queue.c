@@ -219,7 +219,7 @@ static void watch(World *world, CommRequest *r) {
     for (int turns = 0; !r->done;) {
         pause_until_change(world, turns);
         bool moved = advance_all(world) == MOVED;
-        wait_time_add(&time);
+        rank_current()->waited_s += wait_time_add(&time);
         if (moved) time.waited_s = 0;
         turns = moved ? 0 : turns + 1;
         if (beats) told = give_sign(r, time.last_s, told);

@@ -98,7 +98,7 @@ typedef struct {
     double waited_s, last_s;
 } WaitTime;
 WaitTime wait_time_start(void);
-void wait_time_add(WaitTime *time);
+double wait_time_add(WaitTime *time); // returns what it has added
 
 // The time that a wait may last without progress.
 double watchdog_limit_s(const World *world);

@@ -6,10 +6,12 @@
 
 WaitTime wait_time_start(void) { return (WaitTime){.last_s = clock_s()}; }
 
-void wait_time_add(WaitTime *time) {
+double wait_time_add(WaitTime *time) {
     double now_s = clock_s(), passed_s = now_s - time->last_s;
-    time->waited_s += passed_s < POLL_S ? passed_s : POLL_S;
+    double added_s = passed_s < POLL_S ? passed_s : POLL_S;
+    time->waited_s += added_s;
     time->last_s = now_s;
+    return added_s;
 }
 
 double watchdog_limit_s(const World *world) {

@@ -136,6 +136,8 @@ typedef struct Pipeline Pipeline;
 typedef struct {
     double forward_s, backward_s; // inside the stage: processor time of a rank of one thread, else wall time
     double weight_s;              // the part of backward_s in weight halves that ran on their own
+    // Wall time inside the stage without the host's waits for other ranks: it includes what other programs took.
+    double forward_own_s, backward_own_s;
 } ChunkTimes;
 
 typedef struct {

@@ -26,6 +26,7 @@ typedef struct {
 typedef struct {
     Instr in;
     DeviceMark start, end;
+    double waited_s; // of the host for other ranks, in between
 } Span;
 
 // The times of the last run that are not yet added up. The host is ahead of the device and would wait for it where it
@@ -58,18 +59,19 @@ struct Pipeline {
 
 // ---- times -----------------------------------------------------------------------------------------------
 
-static void add_time(Pipeline *p, Instr in, double worked_s) {
+static void add_time(Pipeline *p, Instr in, double worked_s, double own_s) {
     ChunkTimes *times = &p->chunk_times[in.chunk];
-    if (in.op == OP_FORWARD) times->forward_s += worked_s;
-    if (in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT || in.op == OP_BACKWARD_WEIGHT)
-        times->backward_s += worked_s;
+    bool backward = in.op == OP_BACKWARD || in.op == OP_BACKWARD_INPUT || in.op == OP_BACKWARD_WEIGHT;
+    if (in.op == OP_FORWARD) times->forward_s += worked_s, times->forward_own_s += own_s;
+    if (backward) times->backward_s += worked_s, times->backward_own_s += own_s;
     if (in.op == OP_BACKWARD_WEIGHT) times->weight_s += worked_s;
 }
 
 static void read_span(Pipeline *p, Span *span) {
     device_mark_read(p->context->device, &span->start);
     device_mark_read(p->context->device, &span->end);
-    if (p->last.training) add_time(p, span->in, span->end.work_s - span->start.work_s);
+    double own_s = span->end.wall_s - span->start.wall_s - span->waited_s;
+    if (p->last.training) add_time(p, span->in, span->end.work_s - span->start.work_s, own_s);
     if (!p->last.traced) return;
     trace_add((TraceEvent){.start_s = span->start.wall_s,
                            .end_s = span->end.wall_s,
@@ -436,8 +438,10 @@ static void execute(Pipeline *p, Instr in, const Run *run) {
     complete_input(p, in);
     Span *span = is_timed(p, in) ? &p->last.spans[p->last.num_spans++] : NULL;
     if (span) *span = (Span){in, .start = device_mark(p->context->device, p->context->stream)};
+    double waited_s = rank_current()->waited_s;
     act(p, in, run);
     if (span) span->end = device_mark(p->context->device, p->context->stream);
+    if (span) span->waited_s = rank_current()->waited_s - waited_s;
     change_buffers(p, &changes, in.microbatch, false);
 }
 

@@ -6,6 +6,7 @@
 #include "train/metrics.h"
 #include "train/references.h"
 #include "train/save_plan.h"
+#include "train/stragglers.h"
 #include "train/train.h"
 #include <pthread.h>
 
@@ -151,6 +152,10 @@ typedef struct {
     int64_t steps;                //   and how many
     double first_loss, last_loss; // of steps that changed the parameters; NaN: none yet
     double last_validation;       // NaN: none yet
+    SlowRank slow;                // found last; rank -1: none
+    char slow_host[64];           //   where it runs
+    int told_slow;                // 1 + the rank that was printed as slow; 0: none
+    double told_slow_s;           //   and when
 } Reporter;
 
 // The steps since the last log line.
@@ -178,6 +183,9 @@ void reporter_line(Reporter *reporter, const StepReport *step);        // Megatr
 void reporter_metrics(Reporter *reporter, const StepReport *step);     // its numbers, for other programs
 void reporter_save_interval(Reporter *reporter, const SavePlan *plan); // it has changed
 void reporter_parameters(Reporter *reporter, int64_t iteration, uint64_t sum); // of no step's record
+// The rank that was found slow in the steps up to this one; `slow->rank` -1: none is any more.
+void reporter_slow_rank(Reporter *reporter, int64_t iteration, const SlowRank *slow, const char *host);
+void reporter_slow_event(Reporter *reporter, int64_t iteration, const SlowRank *slow, const char *host);
 void reporter_saving(Reporter *reporter, int64_t iteration);
 void reporter_saved(Reporter *reporter, int64_t iteration, double bytes, double seconds);
 void reporter_not_saved(Reporter *reporter, int64_t iteration, const char *why);

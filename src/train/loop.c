@@ -44,7 +44,7 @@ static Status go_on_saving(TrainingRun *run, Status go_on(Saver *saver)) {
 static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, int samples, Batch *batch,
                    RunVerdict *verdict) {
     run_file_saved(run->file, run->control.iteration, run->saver.last);
-    double start = clock_s();
+    double start = clock_s(), waited_s = rank_current()->waited_s;
     rank_doing("reading a batch");
     int num_microbatches = samples / (run->spec.mode.microbatch * grid_count(run->spec.grid, ROLE_DATA));
     Status status = batches_load(&run->batches, set, consumed, num_microbatches, batch);
@@ -55,6 +55,7 @@ static Status load(TrainingRun *run, const GptDataset *set, int64_t consumed, in
         news[SAVE + i] = save_plan_is_due(&run->save_plans[i], run->control.iteration + 1);
     comm_all_reduce_host(run->world, news, NUM_NEWS, REDUCE_MAX);
     spans_wait(&run->spans, clock_s() - start);
+    run->speeds.step_reading_s = clock_s() - start - (rank_current()->waited_s - waited_s);
     run->signal = (int)news[SIGNAL];
     for (int i = 0; i < NUM_SAVE_TARGETS; i++) run->save_asked[i] = news[SAVE + i] > 0;
     *verdict = run->signal ? STOPPED : news[TIME] > 0 ? TIME_IS_UP : GO_ON;
@@ -318,7 +319,9 @@ static Status one_iteration(TrainingRun *run, Interval *interval, RunVerdict *ve
     run_set_limit(run, patience_in_step(&run->patience, samples));
     if (audit_is_due(run)) TRY(run_audit(run, &batch));
     double loaded = clock_s();
+    run_step_begins(run);
     StepResult result = engine_train(run->engine, batch, control_options(control));
+    run_step_computed(run, samples);
     if (result.differs) return run_blame(run);
     run_set_limit(run, patience_between_steps(&run->patience));
     control_advance(control, samples, &result);
@@ -334,6 +337,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, RunVerdict *ve
     patience_learn(&run->patience, step.elapsed_s, samples);
     run->skipped += step.skipped;
     add_sum(run, &step);
+    run_compare_speeds(run);
     double usual = report_step(run, &step, interval);
     report_evaluation_cost(run, &step);
     Status status = control_check(control, &result);
@@ -428,6 +432,7 @@ static Status train(TrainingRun *run) {
     TRY(run_open(run));
     if (run->options->dry_run) return run_dry(run);
     TRY(engine_open_empty(&run->engine, &run->spec, run->world));
+    TRY(run_open_stragglers(run));
     TRY(trace_file_start(&run->trace, run->options));
     spans_ready(&run->spans);
     if (run->reporter)
@@ -490,6 +495,7 @@ Status train_run(Comm *world, void *arg) {
     saver_close(&run.saver);
     engine_close(run.engine);
     batches_close(&run.batches);
+    stragglers_close(&run.speeds.all);
     references_close(&run.references);
     free(run.spec_room);
     return status;

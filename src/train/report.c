@@ -1,6 +1,7 @@
 // Prints the log lines, progress and summary of a run, and writes its metrics.
 #include "base/cores.h"
 #include "device/algorithms.h"
+#include "formats/formats.h"
 #include "nn/recipes.h"
 #include "train/internal.h"
 #include <inttypes.h>
@@ -34,6 +35,7 @@ Status reporter_open(Reporter *r, const TrainJob *job, const EngineSpec *spec) {
                     .table_rows = spec->mode.padded_vocabulary,
                     .brief = job->brief};
     r->first_loss = r->last_loss = r->last_validation = NAN;
+    r->slow.rank = -1;
     const char *term = getenv("TERM");
     r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
     return metrics_open(&r->metrics, options, job->stopped);
@@ -433,6 +435,23 @@ void reporter_parameters(Reporter *r, int64_t iteration, uint64_t sum) {
              "\"}",
              iteration, sum);
     metrics_event(&r->metrics, json);
+    tell_trouble(r);
+}
+
+// A line of the metrics: "rank" is null when no rank is slow any more.
+void reporter_slow_event(Reporter *r, int64_t iteration, const SlowRank *slow, const char *host) {
+    Text json = {0};
+    text_add(&json, "{\"event\": \"slow_rank\", \"iteration\": %" PRId64, iteration);
+    if (slow->rank < 0) {
+        text_add(&json, ", \"rank\": null}");
+    } else {
+        text_add(&json, ", \"rank\": %d, \"host\": ", slow->rank);
+        json_add_string(&json, host, strlen(host));
+        text_add(&json, ", \"seconds\": %.6g, \"usual_s\": %.6g, \"most_in\": \"%s\"}", slow->own_s,
+                 slow->usual_s, work_parts[slow->most]);
+    }
+    metrics_event(&r->metrics, text_string(&json));
+    text_free(&json);
     tell_trouble(r);
 }
 

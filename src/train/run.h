@@ -3,6 +3,21 @@
 #include "train/internal.h"
 #include "train/save_plan.h"
 #include "train/spans.h"
+#include "train/stragglers.h"
+
+// What straggler_runs.c measures of this rank's steps since the last comparison.
+typedef struct {
+    int interval; // --straggler-interval; 0: there is nothing to compare
+    Stragglers all;
+    bool
+        on_device; // operations between ranks run on a device's streams, and the host does not see their waits
+    bool begun;    // a step has been counted
+    RankWork before;          // of the instructions, before the first of these steps
+    double start_s, waited_s; // when the step began, and how long the rank had waited by then
+    double step_reading_s;    // of the present step's batch
+    double mine_s, reading_s, longest_s;
+    int slow; // the rank that was found last; -1: none
+} Speeds;
 
 struct TrainingRun {
     const TrainJob *job;
@@ -23,6 +38,7 @@ struct TrainingRun {
     SavePlan save_plans[NUM_SAVE_TARGETS]; // the same, and only for an interval that is auto
     // What rank 0 has said last; after this step.
     bool save_asked[NUM_SAVE_TARGETS], save_due[NUM_SAVE_TARGETS];
+    Speeds speeds;
     bool sums;      // metrics have checksums of the parameters: the same on all ranks
     int64_t summed; // iteration of the last checksum; -1: none
     int64_t consumed_valid, eval_iters;
@@ -86,6 +102,14 @@ Status run_audit(TrainingRun *run, const Batch *batch);
 // Finds which rank was wrong after a step whose audit found a difference. Fails with ERR_REPLICAS.   Collective over
 // the world.
 Status run_blame(TrainingRun *run);
+
+// ---- straggler_runs.c ---------------------------------------------------------------------------
+
+// The ranks compare how long they have computed, every --straggler-interval steps, and rank 0 prints who is slow.
+Status run_open_stragglers(TrainingRun *run);          // after the engine.   Collective over the world
+void run_step_begins(TrainingRun *run);                // its batch has been read
+void run_step_computed(TrainingRun *run, int samples); // and it has ended on this rank
+void run_compare_speeds(TrainingRun *run);             // when it is due.   Collective over the world
 
 // ---- run_summary.c ------------------------------------------------------------------------------
 
