@@ -1,5 +1,5 @@
 // The front of the operations that only some runs need: factors, soft caps, norms of queries and keys, columns in
-// another order; blocks with scales.
+// another order, blocks with scales.
 #include "device/launch.h"
 
 void scale(Device *device, Stream *stream, Scale args) {

@@ -6,6 +6,7 @@
 
 void float8_declare(const Builder *b, int layer, Linear *l) {
     char purpose[sizeof l->weight->spec.name + 16];
+    if (!l->weight) return; // the branch has other layers in its place
     snprintf(purpose, sizeof purpose, "rounding of %s", l->weight->spec.name);
     l->float8 = model_layer_float8(b->shape, b->mode, layer);
     l->recipe = b->mode->recipe;

@@ -7,8 +7,8 @@
 // scaling: the scale is that of earlier steps (nn/amax.h). Blocks lie within a rank's part, and their scales need no
 // other rank; only NVFP4's one scale of the tensor does.
 // Factors are made where they are used, in scratch memory: what is stashed, sent and kept for the optimizer does not
-// change, so neither do checkpoints, and a layer that is computed again gets the same factors. Rounding at random
-// follows the tensor, the sample and the element, on every grid.
+// change, and a layer that is computed again gets the same factors. Checkpoints have the history of delayed scaling
+// beside what they always have. Rounding at random follows the tensor, the sample and the element, on every grid.
 // Source: Micikevicius 2022; the choice of formats is Transformer Engine's, as are the scales.
 #pragma once
 #include "nn/layers.h"

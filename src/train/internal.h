@@ -173,7 +173,8 @@ double mib(size_t bytes);          // bytes in MiB
 double unsigned_nan(double value); // printed as "nan", never as "-nan"
 
 Status reporter_open(Reporter *reporter, const TrainJob *job, const EngineSpec *spec);
-Status reporter_close(Reporter *reporter); // as metrics_close
+// As metrics_close: numbers that could not be written fail the run unless it has failed already, with `status`.
+Status reporter_close(Reporter *reporter, Status status);
 // `transport` is comm_device_transport's.
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
                     const char *transport);

@@ -457,14 +457,6 @@ static Status train(TrainingRun *run) {
     return write_trace(run, status);
 }
 
-// Metrics that could not be written fail the run unless it has failed already.
-static Status close_reporter(Reporter *reporter, Status status) {
-    char why[sizeof rank_current()->message];
-    snprintf(why, sizeof why, "%s", fail_message());
-    Status closed = reporter_close(reporter);
-    return status == OK ? closed : fail(status, "%s", why);
-}
-
 // Called while the run still holds the lock on its folder.
 static void end_run_file(const TrainingRun *run, Status status) {
     if (!run->file || run->options->dry_run) return;
@@ -489,7 +481,7 @@ Status train_run(Comm *world, void *arg) {
     if (comm_rank(world) == 0) run.file = job->file;
     Status status = train(&run);
     trace_file_close(&run.trace);
-    status = close_reporter(&reporter, status);
+    status = reporter_close(&reporter, status);
     end_run_file(&run, status);
     spans_end(&run.spans, run.control.iteration, status, run.signal);
     saver_close(&run.saver);

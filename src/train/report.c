@@ -41,7 +41,12 @@ Status reporter_open(Reporter *r, const TrainJob *job, const EngineSpec *spec) {
     return metrics_open(&r->metrics, options, job->stopped);
 }
 
-Status reporter_close(Reporter *r) { return metrics_close(&r->metrics); }
+Status reporter_close(Reporter *r, Status status) {
+    char why[sizeof rank_current()->message];
+    snprintf(why, sizeof why, "%s", fail_message());
+    Status closed = metrics_close(&r->metrics);
+    return status == OK ? closed : fail(status, "%s", why);
+}
 
 void reporter_clear_progress(Reporter *r) {
     if (r->line_open) fputs("\r\033[K", stderr);

@@ -21,7 +21,7 @@ typedef struct {
     RandomRounding random;
 } BlockShape;
 
-// At most 64 registers.
+// At most 40 registers.
 template <class E>
 __global__ void __launch_bounds__(PANEL)
     quantize_blocks_kernel(const E *x, const float *max, Bf16 *q, float *scale, BlockShape s) {
@@ -66,7 +66,7 @@ extern "C" void cuda_quantize_blocks(const Exec *exec, const QuantizeBlocks *arg
     if (tensor_count(args->x)) BY_ELEMENT(args->x.dtype, quantize_blocks_of, exec, args);
 }
 
-// A thread transforms HADAMARD_SIZE rows of a column. At most 48 registers.
+// A thread transforms HADAMARD_SIZE rows of a column. At most 40 registers.
 template <class E>
 __global__ void __launch_bounds__(PANEL) hadamard_kernel(const E *x, E *y, int64_t rows, int64_t cols) {
     const int64_t first = (int64_t)blockIdx.x * HADAMARD_SIZE,
