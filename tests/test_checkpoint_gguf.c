@@ -22,6 +22,10 @@ static ModelShape held(ModelShape s) {
     if (s.no_rope_freq) s.no_rope_freq = 4;
     if (s.rope.kind == ROPE_DYNAMIC) s.rope = (Rope){0};
     if (s.window && !s.window_period) s.window = 0;
+    if (!model_is_latent(&s)) return s;
+    s.rope.attention = 1, s.latent_epsilon = 0,
+    s.norm_epsilon = 1e-6f; // and the file does not say which DeepSeek it is
+    s.family = FAMILY_DEEPSEEK_V3;
     return s;
 }
 
@@ -52,7 +56,7 @@ static void expect_round_trip(int i) {
 static void round_trips(void) {
     for (int i = 0; i < NUM_SHAPES; i++) {
         ModelShape shape = shapes[i]();
-        if (!model_is_latent(&shape)) expect_round_trip(i);
+        if (!model_is_latent(&shape) || shape.family == FAMILY_DEEPSEEK_V3) expect_round_trip(i);
     }
 }
 

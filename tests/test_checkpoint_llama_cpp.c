@@ -161,6 +161,16 @@ static void divisors(void) {
     gguf_close(file);
 }
 
+static void latents(void) {
+    ModelShape shape = deepseek2();
+    expect_refused(minicpm3(), "llama.cpp has no MiniCPM3ForCausalLM");
+    expect_refused(shape, "deepseek2 has no models without a latent of queries");
+    shape.q_rank = 14, shape.norm_epsilon = 1e-5f, shape.latent_epsilon = 1e-6f;
+    expect_refused(shape, "deepseek2 has no epsilon of latents of its own");
+    shape = deepseek3(), shape.norm_epsilon = 1e-6f, shape.latent_epsilon = 0;
+    expect_refused(shape, "deepseek2 has no factor of sines and cosines");
+}
+
 // llama.cpp requires output.weight of these families, and takes the table of others.
 static void tied_outputs(void) {
     const struct {
@@ -185,6 +195,7 @@ int main(int argc, char **argv) {
                                       {"layers", layers},
                                       {"yarn", yarn},
                                       {"divisors", divisors},
+                                      {"latents", latents},
                                       {"tied_outputs", tied_outputs},
                                       {0}},
                        argc, argv);

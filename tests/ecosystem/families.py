@@ -73,7 +73,7 @@ FEATURES = {
     "MiniCPM3": ("MiniCPM3", dict(LATENT, q_lora_rank=24, scale_emb=3, scale_depth=1.5, dim_model_base=32),
                  "latent attention, multipliers, tied"),
     "DeepSeek-V2, dense": ("DeepseekV2", dict(DENSE, q_lora_rank=None, rope_parameters=dict(
-        YARN, rope_theta=1e4, mscale=0.707, mscale_all_dim=0.9)), "latents of keys and values alone, YaRN of scores"),
+        YARN, rope_theta=1e4, mscale=0.707, mscale_all_dim=0.4)), "latents of keys and values alone, YaRN of scores"),
     "DeepSeek-V3, dense": ("DeepseekV3", dict(DENSE, q_lora_rank=24, v_head_dim=24, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0)), "latents, values wider than keys"),
 }

@@ -1,11 +1,12 @@
 """llama.cpp on files that trireme exports: the same tokens as the tokenizer's own library, and the same greedy text.
 
 For every way of cutting text in gguf_patterns.def a BPE is trained by the tokenizers library, and SentencePiece models by
-theirs. A Llama with random weights is trained on each and exported.
+theirs. A Llama with random weights is trained on each and exported, and a model with latent attention on one.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -59,7 +60,13 @@ def run(*words, text=None):
     return done.stdout
 
 
-def export(name, end):
+# llama.cpp's deepseek2: latents of queries, and of keys and values; scores scaled by YaRN; values narrower than keys.
+LATENTS = ("--multi-latent-attention --qk-layernorm --q-lora-rank 24 --kv-lora-rank 32 --qk-head-dim 16 --qk-pos-emb-head-dim 8 "
+           "--v-head-dim 16 --norm-epsilon 1e-6 --rope-scaling-type yarn --rope-scaling-factor 4 --mscale-all-dim 1 "
+           "--rope-original-max-position-embeddings 16").split()
+
+
+def export(name, end, *options):
     """Trains a model for a step with the tokenizer in the folder NAME, and exports it as NAME.gguf."""
     config = {"eos_token": end, "chat_template": TEMPLATE}
     with open(f"{name}/tokenizer_config.json", "w") as file:
@@ -71,7 +78,7 @@ def export(name, end):
     run("train", "--data-path", name, "--num-layers", "2", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length",
         "64", "--swiglu", "--normalization", "RMSNorm", "--disable-bias-linear", "--position-embedding-type", "rope",
         "--untie-embeddings-and-output-weights", "--micro-batch-size", "4", "--global-batch-size", "4", "--lr", "3e-3",
-        "--train-iters", "200", "--split", "100,0,0", "--eval-iters", "0", "--save", f"{name}/run")
+        "--train-iters", "200", "--split", "100,0,0", "--eval-iters", "0", "--save", f"{name}/run", *options)
     run("export", "--load", f"{name}/run", "--to", "gguf", "--output", f"{name}.gguf")
 
 
@@ -161,6 +168,10 @@ pieces("spm-bpe", "bpe", True)
 pieces("spm-bpe-bare", "bpe", False)
 pieces("spm-unigram", "unigram", True)
 answers("qwen2")
+os.makedirs("latents")
+shutil.copy("gpt-2/tokenizer.json", "latents")
+export("latents", "<|im_end|>", *LATENTS)
+answers("latents")
 answers("spm-bpe-bare")
 converses("llama-bpe")
 if failures:

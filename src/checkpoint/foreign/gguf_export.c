@@ -67,8 +67,9 @@ static bool is_first(const char *name) {
 // Sizes that are not among the first are written where they are not zero.
 static void describe_sizes(GgufMetadata *m, const Family *family, const ModelShape *s) {
     for (int i = 0; i < NUM_FIRST; i++) {
+        bool own = model_is_latent(s) && !strcmp(first_names[i], "attention.value_length");
         const ModelSize *size = size_of_name(FORMAT_GGUF, family, first_names[i]);
-        if (size) set_size(m, family, first_names[i], &size->field, s);
+        if (size && !own) set_size(m, family, first_names[i], &size->field, s);
     }
     for (int i = 0; i < num_model_sizes; i++) {
         const char *name = size_name(&model_sizes[i], FORMAT_GGUF, family);
@@ -92,6 +93,10 @@ static void describe_rotation(GgufMetadata *m, const Family *family, const Model
     gguf_set_u32(m, key_of(family, "rope.scaling.original_context_length").text, (uint32_t)rope->original);
     if (rope->high != 32) set_real(m, family, "rope.scaling.yarn_beta_fast", rope->high);
     if (rope->low != 1) set_real(m, family, "rope.scaling.yarn_beta_slow", rope->low);
+    if (family->says & SAYS_LATENT) {
+        set_real(m, family, "rope.scaling.yarn_log_multiplier", 0.1 * rope->mscale_all);
+        return;
+    }
     // llama.cpp multiplies this factor by YaRN's own, which ours replaces.
     double own = 1 + 0.1 * log(rope->factor);
     if (rope->attention > 0) set_real(m, family, "rope.scaling.attn_factor", rope->attention / own);
@@ -115,6 +120,16 @@ static void describe_family(GgufMetadata *m, const Family *family, const ModelSh
         gguf_set_u32(m, key_of(family, "attention.sliding_window").text, (uint32_t)s->window);
 }
 
+// llama.cpp wants to be told of experts where there are none. The cache that it makes has heads, like ours.
+static void describe_latents(GgufMetadata *m, const Family *family, const ModelShape *s) {
+    static const char *const of_experts[] = {"expert_feed_forward_length", "expert_shared_count"};
+    if (!(family->says & SAYS_LATENT)) return;
+    gguf_set_u32(m, key_of(family, "attention.value_length").text, (uint32_t)model_value_size(s));
+    gguf_set_u32(m, key_of(family, "leading_dense_block_count").text, (uint32_t)s->layers);
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
+        gguf_set_u32(m, key_of(family, of_experts[i]).text, 0);
+}
+
 static void describe_model(GgufMetadata *m, const Family *family, const ModelShape *s, GgufKind kind) {
     gguf_set_string(m, "general.architecture", family->gguf);
     gguf_set_string(m, "general.type", "model");
@@ -123,6 +138,7 @@ static void describe_model(GgufMetadata *m, const Family *family, const ModelSha
     if (kind == GGUF_Q8_0) gguf_set_u32(m, "general.quantization_version", 2);
     ModelShape spelled_out = shape_spelled_out(s);
     describe_sizes(m, family, &spelled_out);
+    describe_latents(m, family, &spelled_out);
     describe_family(m, family, &spelled_out);
     if (s->position == POSITION_ROTARY) describe_rotation(m, family, s);
 }

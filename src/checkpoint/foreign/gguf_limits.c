@@ -60,6 +60,17 @@ static Status check_rotation(const Family *f, const ModelShape *s) {
     return OK;
 }
 
+// llama.cpp's norms of latents have the epsilon of the others, its YaRN leaves sines and cosines as they are.
+static Status check_latents(const Family *f, const ModelShape *s) {
+    if (!model_is_latent(s)) return OK;
+    if (!s->q_rank) return refuse(f, "models without a latent of queries");
+    if (s->latent_epsilon > 0) return refuse(f, "epsilon of latents of its own (latent-norm-epsilon)");
+    if (s->softmax_scale > 0) return refuse(f, "softmax-scale");
+    if (s->rope.kind == ROPE_YARN && s->rope.attention != 1)
+        return refuse(f, "factor of sines and cosines (yarn-attention-factor, mscale)");
+    return OK;
+}
+
 // ---- members of the configuration -------------------------------------------------------------------------
 
 static Status check_scale(const Family *f, const ModelShape *s) {
@@ -91,6 +102,7 @@ Status family_in_gguf(const Family *f, const ModelShape *shape) {
     if (!f->gguf) return fail(ERR_UNAVAILABLE, "llama.cpp has no %s: --to hf can hold it", f->architecture);
     TRY(check_layers(f, s));
     TRY(check_rotation(f, s));
+    TRY(check_latents(f, s));
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
         TRY(check_member(f, m, s));
     return OK;

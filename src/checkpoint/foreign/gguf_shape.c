@@ -172,6 +172,13 @@ static Status read_scaling(const Keys *k, ModelShape *s) {
     }
     TRY(read_number(k, "rope.scaling.yarn_beta_fast", 1e-6, MOST, &rope.high));
     TRY(read_number(k, "rope.scaling.yarn_beta_slow", 1e-6, MOST, &rope.low));
+    if (k->family->says & SAYS_LATENT) {
+        rope.attention = 1; // llama.cpp's, whatever the factor of scores
+        TRY(read_number(k, "rope.scaling.yarn_log_multiplier", 0, MOST, &rope.mscale_all));
+        rope.mscale_all = (double)(float)(rope.mscale_all / 0.1);
+        s->rope = rope;
+        return OK;
+    }
     // llama.cpp multiplies this factor by YaRN's own.
     TRY(read_number(k, "rope.scaling.attn_factor", 0, MOST, &rope.attention));
     rope.attention *= 1 + 0.1 * log(rope.factor);
@@ -202,9 +209,31 @@ static Status read_heads(const Keys *k, ModelShape *s) {
     if (!s->head_size) s->head_size = s->hidden / s->heads;
     if (!s->rotary_columns && s->position == POSITION_ROTARY) s->rotary_columns = s->head_size;
     TRY(read_whole(k, "attention.value_length", 0, 1 << 13, &values));
-    if (s->head_size && s->heads % s->groups == 0 && (!values || values == s->head_size)) return OK;
+    bool latent = k->family->says & SAYS_LATENT;
+    if (latent) s->value_size = values;
+    if (s->head_size && s->heads % s->groups == 0 && (!values || values == s->head_size || latent)) return OK;
     return fail(ERR_DATA, "%s: %d heads of %d in %d groups, whose values have %d: groups divide heads",
                 k->file->path, s->heads, s->head_size, s->groups, values);
+}
+
+// Experts are not supported: all layers have to come before those that have them.
+static Status read_latents(const Keys *k, const ModelShape *s) {
+    static const char *const of_experts[] = {
+        "expert_feed_forward_length", "expert_shared_count", "expert_count",      "expert_used_count",
+        "expert_weights_scale",       "expert_weights_norm", "expert_gating_func"};
+    int dense = 0;
+    if (!(k->family->says & SAYS_LATENT)) return OK;
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++) pair_of(k, of_experts[i]);
+    TRY(read_whole(k, "leading_dense_block_count", 0, INT32_MAX, &dense));
+    if (dense < s->layers)
+        return fail(ERR_UNAVAILABLE, "%s: layers from %d of %d on have experts, which are not supported",
+                    k->file->path, dense, s->layers);
+    if (s->value_size && s->rotary_columns < s->head_size && s->groups == s->heads) return OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "%s: %d heads in %d groups, %d of %d columns rotate: of models with latent attention, files with "
+        "the keys and values of all heads (attn_kv_b) are read; import the Hugging Face edition",
+        k->file->path, s->heads, s->groups, s->rotary_columns, s->head_size);
 }
 
 // Which layers have a window follows from the architecture. A window that hides nothing is none.
@@ -271,6 +300,7 @@ static Status read_shape(const Keys *k, ModelShape *s) {
     // llama.cpp computes the tanh form whatever the model was trained with.
     if (k->family->says & ONLY_TANH_IN_GGUF) s->activation = ACTIVATION_GELU;
     s->window = 0, s->head_size = 0; // defaults of configurations
+    if (model_is_latent(s)) s->kv_rank = s->q_rank = s->rotary_columns = -1;
     s->layers = s->hidden = s->heads = s->ffn = s->positions = -1;
     s->init_std = 0.02f, s->seed = 1234;
     s->family = k->family->family;
@@ -281,6 +311,7 @@ static Status read_shape(const Keys *k, ModelShape *s) {
         return fail(ERR_DATA, "%s: vocab_size is %d, token_embd.weight has %d rows", k->file->path,
                     s->vocabulary, rows);
     TRY(read_heads(k, s));
+    TRY(read_latents(k, s));
     TRY(read_rotation(k, s));
     TRY(read_windows(k, s));
     TRY(read_members(k, s));
