@@ -1,5 +1,6 @@
 // The parts of train_run: data, numbers of each step, waits, reports, comparison of replicas, checkpoints, trace.
 #pragma once
+#include "base/screen.h"
 #include "layout/schedule.h"
 #include "layout/topology.h"
 #include "train/memory_store.h"
@@ -140,14 +141,28 @@ typedef struct {
         nan; // steps since the last line that changed nothing; of them, those whose loss was not finite
 } StepReport;
 
+typedef enum { LOG_MEGATRON, LOG_SHORT, LOG_NONE, NUM_LOG_STYLES } LogStyle;
+
+// The losses of a run as at most so many means, each of as many steps.
+enum { CURVE_POINTS = 32 };
+typedef struct {
+    double sum[CURVE_POINTS];
+    int64_t count[CURVE_POINTS];
+    int64_t steps, steps_per_point;
+} LossCurve;
+void loss_curve_add(LossCurve *curve, double loss); // NaN is left out
+
 typedef struct {
     const Options *options;
     ModelShape shape;
     int table_rows; // of the padded vocabulary
     Metrics metrics;
-    bool live;                    // a progress line is kept up to date on the terminal
-    bool brief;                   // TrainJob.brief
-    bool line_open;               // that line is visible now
+    Screen screen; // the block that is kept up to date on a terminal
+    Text block;    //   its lines
+    LossCurve curve;
+    LogStyle style;
+    bool brief;                   // TrainJob.brief, or --quiet
+    size_t memory_bytes;          // of rank 0
     double steps_s;               // time of all steps of this run
     int64_t steps;                //   and how many
     double first_loss, last_loss; // of steps that changed the parameters; NaN: none yet
@@ -178,9 +193,17 @@ Status reporter_close(Reporter *reporter, Status status);
 // `transport` is comm_device_transport's.
 void reporter_start(Reporter *reporter, const EngineSpec *spec, const EngineMemory *memory,
                     const char *transport);
+// step_lines.c. The block is drawn at most ten times a second. What prints other lines clears it; the next step shows
+// it again.
+void reporter_open_lines(Reporter *reporter, const TrainJob *job);
+void reporter_close_lines(Reporter *reporter);
 void reporter_progress(Reporter *reporter, const StepReport *step);
-void reporter_clear_progress(Reporter *reporter);                      // before other lines
-void reporter_line(Reporter *reporter, const StepReport *step);        // Megatron-LM's log line
+void reporter_clear_progress(Reporter *reporter);
+void reporter_show(Reporter *reporter);
+void reporter_line(Reporter *reporter, const StepReport *step); // the log line, in the style of the run
+double reporter_tokens_per_s(const Reporter *reporter, const StepReport *step);
+double reporter_tflops_per_rank(const Reporter *reporter, const StepReport *step);
+void describe_pairs(const PairMeans *pairs, char text[192]);
 void reporter_metrics(Reporter *reporter, const StepReport *step);     // its numbers, for other programs
 void reporter_save_interval(Reporter *reporter, const SavePlan *plan); // it has changed
 void reporter_parameters(Reporter *reporter, int64_t iteration, uint64_t sum); // of no step's record

@@ -311,6 +311,7 @@ static Status one_iteration(TrainingRun *run, Interval *interval, RunVerdict *ve
     StepControl *control = &run->control;
     int samples = control_batch(control);
     double start = clock_s();
+    if (run->reporter) reporter_show(run->reporter);
     beat_phase(rank_current()->beat, BEAT_TRAINING, control->iteration + 1);
     Batch batch;
     TRY(load(run, run->batches.train, control->consumed, samples, &batch, verdict));

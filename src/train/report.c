@@ -12,45 +12,21 @@
 #include <time.h>
 #include <unistd.h>
 
-static double per_second(const Reporter *r, const StepReport *s) {
-    return s->samples_per_step * r->options->seq_length / s->elapsed_s;
-}
-
-static double tflops_per_rank(const Reporter *r, const StepReport *s) {
-    return model_flops(&r->shape, r->table_rows, s->samples_per_step) / s->elapsed_s /
-           r->options->shape.world_size / 1e12;
-}
-
-// By the mean of all steps of this run: single steps differ much where samples or the machine's load do.
-static void eta(const Reporter *r, const StepReport *s, char text[32]) {
-    double step_s = r->steps ? r->steps_s / (double)r->steps : s->elapsed_s;
-    int64_t left = (int64_t)((double)(s->end - s->iteration) * step_s + 0.5);
-    snprintf(text, 32, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, left / 3600, left / 60 % 60, left % 60);
-}
-
 Status reporter_open(Reporter *r, const TrainJob *job, const EngineSpec *spec) {
     const Options *options = job->options;
-    *r = (Reporter){.options = options,
-                    .shape = spec->shape,
-                    .table_rows = spec->mode.padded_vocabulary,
-                    .brief = job->brief};
+    *r = (Reporter){.options = options, .shape = spec->shape, .table_rows = spec->mode.padded_vocabulary};
     r->first_loss = r->last_loss = r->last_validation = NAN;
     r->slow.rank = -1;
-    const char *term = getenv("TERM");
-    r->live = isatty(STDERR_FILENO) && !options->plain && term && strcmp(term, "dumb");
+    reporter_open_lines(r, job);
     return metrics_open(&r->metrics, options, job->stopped);
 }
 
 Status reporter_close(Reporter *r, Status status) {
     char why[sizeof rank_current()->message];
     snprintf(why, sizeof why, "%s", fail_message());
+    reporter_close_lines(r);
     Status closed = metrics_close(&r->metrics);
     return status == OK ? closed : fail(status, "%s", why);
-}
-
-void reporter_clear_progress(Reporter *r) {
-    if (r->line_open) fputs("\r\033[K", stderr);
-    r->line_open = false;
 }
 
 // Says at once that numbers are lost.
@@ -165,6 +141,7 @@ static void print_algorithms(const char *file) {
 
 void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *memory, const char *transport) {
     const RunShape *shape = &r->options->shape;
+    r->memory_bytes = memory->total;
     if (r->brief) return;
     printf("using world size: %d, data-parallel size: %d, tensor-model-parallel size: %d, "
            "pipeline-model-parallel size: %d\n",
@@ -184,63 +161,6 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
         printf("global batch size: from %d by %d to %d over %" PRId64 " samples\n", shape->rampup_start,
                shape->rampup_increment, shape->global_batch, shape->rampup_samples);
     print_memory(memory);
-    fflush(stdout);
-}
-
-void reporter_progress(Reporter *r, const StepReport *s) {
-    if (!r->live) return;
-    char left[32];
-    eta(r, s, left);
-    fprintf(stderr, "\r\033[K %" PRId64 "/%" PRId64 "  loss %.4f  grad norm %.3f  %.0f tokens/s  eta %s",
-            s->iteration, s->end, s->loss, unsigned_nan(s->grad_norm), per_second(r, s), left);
-    fflush(stderr);
-    r->line_open = true;
-}
-
-// TRL's numbers of preferences, in the form of the log line's fields.
-static void describe_pairs(const PairMeans *p, char text[192]) {
-    snprintf(
-        text, 192,
-        "rewards chosen: %.4f | rewards rejected: %.4f | rewards margin: %.4f | rewards accuracy: %.3f | ",
-        p->reward[CHOSEN], p->reward[REJECTED], p->reward[CHOSEN] - p->reward[REJECTED], p->accuracy);
-}
-
-// On a terminal the progress line says it already.
-static void print_brief_line(Reporter *r, const StepReport *s) {
-    char left[32];
-    eta(r, s, left);
-    if (r->live) {
-        reporter_progress(r, s);
-        return;
-    }
-    printf("  step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  eta %s\n", s->iteration, s->end,
-           unsigned_nan(s->loss), per_second(r, s), left);
-    fflush(stdout);
-}
-
-// Megatron-LM's line with its fields and widths, so that its parsers work, except that "per rank" replaces "per GPU";
-// more fields follow. As there, a line of skipped steps has no loss, and one with an overflow has no norm.
-void reporter_line(Reporter *r, const StepReport *s) {
-    char when[32], left[32], loss[48] = "", norm[48] = "", pairs[192] = "";
-    if (r->brief) {
-        print_brief_line(r, s);
-        return;
-    }
-    time_t now = time(NULL);
-    struct tm local;
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
-    eta(r, s, left);
-    if (!isnan(s->loss)) snprintf(loss, sizeof loss, "lm loss: %.6E | ", s->loss);
-    if (isfinite(s->grad_norm)) snprintf(norm, sizeof norm, "grad norm: %.3f | ", s->grad_norm);
-    if (s->preferences) describe_pairs(&s->pairs, pairs);
-    reporter_clear_progress(r);
-    printf(
-        " [%s] iteration %8" PRId64 "/%8" PRId64 " | consumed samples: %12" PRId64
-        " | elapsed time per iteration (ms): %.1f | throughput per rank (TFLOP/s/rank): %.3f | "
-        "learning rate: %.6E | global batch size: %5d | %sloss scale: %.1f | "
-        "%snumber of skipped iterations: %3d | number of nan iterations: %3d | %stokens/s: %.0f | eta: %s |\n",
-        when, s->iteration, s->end, s->consumed, 1e3 * s->elapsed_s, tflops_per_rank(r, s), s->lr, s->batch,
-        loss, s->loss_scale, norm, s->skipped, s->nan, pairs, per_second(r, s), left);
     fflush(stdout);
 }
 
@@ -364,11 +284,10 @@ void reporter_references(Reporter *r, int64_t pairs, const char *model, double s
 }
 
 void reporter_references_progress(Reporter *r, int64_t done, int64_t pairs, double seconds) {
-    if (!r->live) return;
-    fprintf(stderr, "\r\033[K reference model: %" PRId64 " of %" PRId64 " pairs, %.1f pairs/s", done, pairs,
-            (double)done / seconds);
-    fflush(stderr);
-    r->line_open = true;
+    char line[128];
+    snprintf(line, sizeof line, "reference model: %" PRId64 " of %" PRId64 " pairs, %.1f pairs/s", done,
+             pairs, (double)done / seconds);
+    screen_draw(&r->screen, line);
 }
 
 void reporter_spike(Reporter *r, const StepReport *s, double usual) {
@@ -411,6 +330,7 @@ void reporter_lost_events(Reporter *r, uint64_t lost) {
 void reporter_metrics(Reporter *r, const StepReport *s) {
     r->steps_s += s->elapsed_s;
     r->steps++;
+    loss_curve_add(&r->curve, s->loss);
     if (!s->skipped && isnan(r->first_loss)) r->first_loss = s->loss;
     if (!s->skipped) r->last_loss = s->loss;
     StepNumbers numbers = {.iteration = s->iteration,
@@ -423,8 +343,8 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
                                      [NUMBER_GRAD_NORM] = s->grad_norm,
                                      [NUMBER_LEARNING_RATE] = s->lr,
                                      [NUMBER_STEP_TIME] = s->elapsed_s,
-                                     [NUMBER_TOKENS] = per_second(r, s),
-                                     [NUMBER_TFLOPS] = tflops_per_rank(r, s),
+                                     [NUMBER_TOKENS] = reporter_tokens_per_s(r, s),
+                                     [NUMBER_TFLOPS] = reporter_tflops_per_rank(r, s),
                                      [NUMBER_LOSS_SCALE] = s->loss_scale,
                                      [NUMBER_BATCH] = s->batch,
                                      [NUMBER_SKIPPED] = s->skipped}};
@@ -471,19 +391,17 @@ static void print_validation(double loss, const PairMeans *pairs, int64_t iterat
                  iteration, last ? " on validation set" : "", loss, rest);
     memset(dashes, '-', sizeof dashes);
     printf("%.*s\n%s\n%.*s\n", length + 1, dashes, text, length + 1, dashes);
-    fflush(stdout);
 }
 
 void reporter_validation(Reporter *r, int64_t iteration, int64_t consumed, double loss,
                          const PairMeans *pairs, bool last) {
     r->last_validation = loss = unsigned_nan(loss);
     reporter_clear_progress(r);
-    if (r->brief) {
-        printf("  step %" PRId64 ": loss %.4f on the held-out share\n", iteration, loss);
-        fflush(stdout);
-    } else {
+    if (r->style == LOG_MEGATRON && !r->brief)
         print_validation(loss, pairs, iteration, last);
-    }
+    else if (!r->options->quiet)
+        printf("  step %" PRId64 ": loss %.4f on the held-out share\n", iteration, loss);
+    fflush(stdout);
     metrics_validation(&r->metrics, iteration, consumed, loss, pairs);
     tell_trouble(r);
 }

@@ -23,6 +23,7 @@ static void print_bubble(const Reporter *r, const RunSummary *s) {
 void reporter_summary(Reporter *r, const RunSummary *s) {
     double tokens = (double)s->samples * r->options->seq_length;
     reporter_clear_progress(r);
+    if (r->options->quiet) return;
     if (!s->iterations) {
         printf("nothing was trained: 0 iterations\n");
         return;

@@ -324,11 +324,11 @@ typedef struct {
     const atomic_int *stopped; // optional: the number of a signal that asked to stop, 0 before
     RunFile *file;             // of process 0; NULL: the state of the run is not written
     const Outlet *output;      // standard output; NULL: the run does not notice when its reader leaves
-    bool brief;     // prints short lines for people, and on a terminal one line that is kept up to date
-    bool quiet;     // prints nothing but warnings, and writes no metrics
-    int threads;    // per rank
-    int ranks_here; // of them on this machine
-    double start_s; // clock_s() when the program began
+    bool brief;                // prints short lines for people
+    bool quiet;                // prints nothing but warnings, and writes no metrics
+    int threads;               // per rank
+    int ranks_here;            // of them on this machine
+    double start_s;            // clock_s() when the program began
     // Optional: is called on every rank before each step, and after the last one until it ends the run. It may use the
     // functions above.   Collective over the world: it does the same on all ranks.
     Status (*between)(void *self, TrainingRun *run, bool *ends);
