@@ -2,7 +2,6 @@
 #include "nn/params.h"
 #include "base/half.h"
 #include "base/rng.h"
-#include "device/ops.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,62 +42,6 @@ Param *params_find(const Params *params, const char *name) {
 int64_t param_local_count(const Param *p) { return placement_count(&p->place); }
 
 Tensor param_value(const Param *p) { return p ? p->value : (Tensor){0}; }
-
-// ---- gradients ----------------------------------------------------------------------------------
-
-// Adds the leaves before this one to it that make a whole subtree with it. Returns the level of that subtree.
-static int add_halves(const Param *p, Device *device) {
-    int level = 0;
-    for (; p->last.leaf >> level & 1; level++)
-        add(device, device_stream(device), (Add){.x = p->partial[level], .y = p->grad});
-    return level;
-}
-
-static bool same_place(LeafPlace a, LeafPlace b) { return a.leaf == b.leaf && a.index == b.index; }
-
-// Shows the watch a gradient that is about to change, where it is due.
-static void show(Param *p) {
-    const GradWatch *watch = p->watch;
-    if (!watch || p->grad_uninitialized || !same_place(p->last, watch->last)) return;
-    p->watch = NULL;
-    watch->see(watch->self, p);
-}
-
-static void begin_leaf(Param *p, Device *device, int leaf) {
-    CHECK(leaf == p->last.leaf + 1 && !p->grad_uninitialized, "%s: leaf %d after leaf %d", p->spec.name, leaf,
-          p->last.leaf);
-    int level = add_halves(p, device);
-    device_copy(device, device_stream(device), p->partial[level], p->grad);
-    p->grad_uninitialized = true;
-}
-
-GradSum param_grad_sum(Param *p, Device *device, LeafPlace place) {
-    if (!same_place(place, p->last)) show(p);
-    if (place.leaf != p->last.leaf) begin_leaf(p, device, place.leaf);
-    GradSum sum = {p->grad, !p->grad_uninitialized};
-    p->grad_uninitialized = false;
-    p->last = place;
-    return sum;
-}
-
-Tensor param_grad(Param *p, Device *device, LeafPlace place) {
-    if (!p) return (Tensor){0};
-    GradSum sum = param_grad_sum(p, device, place);
-    if (!sum.adds) device_zero(device, device_stream(device), sum.sum);
-    return sum.sum;
-}
-
-void params_finish_grads(const Params *params, Device *device, int unit) {
-    for (int i = params->units[unit].first; i < params->units[unit].end; i++) {
-        Param *p = params->items[i];
-        if (p->chunk < 0 || p->frozen) continue;
-        show(p);
-        if (params->leaves < 2) continue;
-        CHECK(p->last.leaf == params->leaves - 1, "%s ends with leaf %d of %d", p->spec.name, p->last.leaf,
-              params->leaves);
-        add_halves(p, device);
-    }
-}
 
 // ---- placing ------------------------------------------------------------------------------------
 
@@ -248,6 +191,22 @@ static void place_value(const Params *params, const Topology *topology, Param *p
                           begin < end ? end - begin : 0);
 }
 
+// The gradients of experts for the tokens of each other source.
+static void place_sources(const Params *params, Arena *arena, Param *p) {
+    if (params->sources < 2 || !p->spec.experts || params->values_only) return;
+    p->sources = calloc((size_t)params->sources - 1, sizeof *p->sources);
+    CHECK(p->sources, "no memory for %d sources of %s", params->sources, p->spec.name);
+    for (int s = 1; s < params->sources; s++) {
+        Param *q = &p->sources[s - 1];
+        *q = *p;
+        q->sources = NULL;
+        q->grad = tensor_take(arena, "gradients of other ranks' tokens", p->grad.rows, p->grad.cols, F32);
+        for (int k = 0; k < num_levels(params); k++)
+            q->partial[k] =
+                tensor_take(arena, "gradients of other ranks' leaves", p->grad.rows, p->grad.cols, F32);
+    }
+}
+
 static void place_chunk(Params *params, Arena *arena, const Topology *topology, DType dtype, int chunk) {
     ChunkParams *c = &params->chunks[chunk];
     for (int r = 0; r < NUM_REGIONS; r++)
@@ -268,6 +227,7 @@ static void place_chunk(Params *params, Arena *arena, const Topology *topology, 
         if (p->frozen) continue;
         if (c->grads.data) p->grad = local_tensor(p, c->grads);
         for (int k = 0; k < levels; k++) p->partial[k] = local_tensor(p, c->partial[k]);
+        place_sources(params, arena, p);
     }
 }
 
@@ -425,39 +385,11 @@ Status params_init(const Params *params, Device *device, uint64_t seed, WriteMas
     return params_fill(params, device, param_init, &init, write_master, self);
 }
 
-void params_zero_grads(const Params *params, Device *device) {
-    Stream *stream = device_stream(device);
-    for (int c = 0; c < params->num_chunks; c++) device_zero(device, stream, params->chunks[c].grads);
-    for (int i = 0; i < params->count; i++) {
-        Param *p = params->items[i];
-        if (p->tied_value && !p->frozen) device_zero(device, stream, p->grad);
-        p->grad_uninitialized = false;
-    }
-}
-
-void params_begin_grads(const Params *params) {
-    for (int i = 0; i < params->count; i++) {
-        Param *p = params->items[i];
-        p->grad_uninitialized = p->chunk >= 0 && !p->frozen;
-        p->last = (LeafPlace){0};
-    }
-}
-
-void params_watch_grads(const Params *params, const GradWatch *watch) {
-    for (int i = 0; i < params->count; i++)
-        if (params->items[i]->chunk >= 0 && !params->items[i]->frozen) params->items[i]->watch = watch;
-}
-
-void params_end_watch(const Params *params) {
-    for (int i = 0; i < params->count; i++) {
-        Param *p = params->items[i];
-        show(p);
-        CHECK(!p->watch, "%s ends with microbatch %d of leaf %d", p->spec.name, p->last.index, p->last.leaf);
-    }
-}
-
 void params_free(Params *params) {
-    for (int i = 0; i < params->count; i++) free(params->items[i]);
+    for (int i = 0; i < params->count; i++) {
+        free(params->items[i]->sources);
+        free(params->items[i]);
+    }
     free(params->items);
     free(params->units);
     for (int c = 0; c < params->num_chunks; c++) free(params->chunks[c].spans);

@@ -69,7 +69,15 @@ typedef struct Param {
     const GradWatch *watch; // that has not seen the gradient yet, or NULL
     // The local parameter whose value this one uses (a tie within one rank), or NULL.
     struct Param *tied_value;
+    // With Params.sources, of experts: stand for the parameter where the tokens are those of another source than 0;
+    // [sources - 1]. NULL: the gradient is one for all.
+    struct Param *sources;
 } Param;
+
+// The parameter with the gradient for the tokens of a source.
+static inline Param *param_of_source(Param *param, int source) {
+    return source ? &param->sources[source - 1] : param;
+}
 
 // The values and the gradients of a chunk as two flat buffers, with a parameter at the same offset in both.
 // Reductions, shards and gathers work on these buffers. Every reduction (layout/placement.h) has a region,
@@ -117,6 +125,9 @@ typedef struct {
     // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary
     // tree.
     int leaves;
+    // Set before placing. Experts keep the gradients of the tokens of so many ranks apart (a power of two; 0 is 1),
+    // each the tree of that rank's leaves, and add these in the same tree: as if each rank had all experts.
+    int sources;
 } Params;
 
 // Returns whether the parameters of a unit are apart from those of others, in each region.
