@@ -56,6 +56,28 @@ if check "--top says how many configurations are shown"; then
     [[ $(grep -c '1f1b\b.*[0-9]$\|interleaved .*[0-9]$' more.out) == 12 ]] || complain "no 12 rows: $(cat more.out)"
 fi
 
+low=(--model llama3-70b --gpus 64 --machine gb200-nvl72 --global-batch-size 256)
+if check "products of 8 and 4 bits have their rates, flags and stack"; then
+    answer plain "${low[@]}" --json
+    answer fp8 "${low[@]}" --fp8-format hybrid --json
+    answer mxfp8 "${low[@]}" --fp8-format hybrid --fp8-recipe mxfp8 --json
+    answer nvfp4 "${low[@]}" --fp4-format e2m1 --json
+    awk -v a="$(number plain step_s)" -v b="$(number mxfp8 step_s)" -v c="$(number fp8 step_s)" -v d="$(number nvfp4 step_s)" \
+        'BEGIN { exit !(a > b && b > c && c > d && d > 0) }' || complain "slower with smaller factors: $(cat nvfp4.out)"
+    for words in '"stack": "megatron-bridge"' '"factors": "mxfp8"' "--fp8-recipe mxfp8"; do says mxfp8 "$words"; done
+    says nvfp4 "--fp4-format e2m1 --fp4-recipe nvfp4"
+    answer words "${low[@]}" --fp8-format hybrid
+    says words "bf16 with products in fp8"
+fi
+if check "products of 8 and 4 bits that cannot be are refused"; then
+    refused 78 "dgx-a100-80gb has no rate for products in fp8: leave them in bf16" "${question[@]}" --fp8-format hybrid
+    refused 78 "--fp8-recipe blockwise: a plan has prices for" "${low[@]}" --fp8-format hybrid --fp8-recipe blockwise
+    refused 78 "products in fp8 need --bf16" "${low[@]}" --fp8-format hybrid --fp16
+    refused 78 "give one of them" "${low[@]}" --fp8-format hybrid --fp4-format e2m1
+    refused 78 "trireme computes products in nvfp4 as bf16" --model llama3-8b --gpus 8 --machine dgx-b200 --stack trireme-cuda \
+        --global-batch-size 64 --fp4-format e2m1
+fi
+
 # Time and cost are the step's, and constraints are kept.
 answer_json() { answer json "${question[@]}" --tokens 300B --price 2.10 --json; }
 if check "time and cost are the step's"; then

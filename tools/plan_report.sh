@@ -123,6 +123,8 @@ plan_all_errors() {
     plan_errors "BigScience" megatron-deepspeed-bigscience "--folds 5" bigscience_a100
     plan_errors "Hagemann 2023" aleph-alpha "--folds 5" alephalpha
     plan_errors "DGX Cloud H100, bf16" nemo-h100 --leave-model-out dgxc_h100_bf16
+    plan_errors "DGX Cloud H100, fp8" nemo-h100-fp8 --leave-model-out dgxc_h100_fp8_dev
+    plan_errors "Megatron-Bridge, H100, GB200, GB300; fp8, mxfp8, nvfp4" megatron-bridge --leave-model-out bridge_dense
     plan_errors "Megatron-Core H100, weak scaling" megatron-core-h100 --loo mcore_h100_weak
     plan_errors "Megatron-Core H100, strong scaling" megatron-core-h100 --loo mcore_h100_strong
 }
@@ -206,6 +208,8 @@ END
     plan_memory "SC'21 table 1" megatron-lm-2021 "" sc21_table1
     plan_memory "SC'21 figure 17" megatron-lm-2021 "" sc21_fig17
     plan_memory "DGX Cloud H100" nemo-h100 "" dgxc_h100_bf16
+    plan_memory "DGX Cloud H100, fp8" nemo-h100-fp8 "" dgxc_h100_fp8_dev
+    plan_memory "Megatron-Bridge" megatron-bridge "" bridge_dense
     cat <<'END'
 
 ## What the paper's figures show, and whether the planner shows it too

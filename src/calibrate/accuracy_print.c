@@ -41,7 +41,6 @@ void accuracy_print(const PlanRows *rows, const double *predicted_s, AccuracyTer
     print_count("*", guessed, "whose source leaves something open, filled by the rule", out);
     print_count("left out:", without_room, "that did not fit", out);
     print_count("left out:", refused, "whose configuration is refused", out);
-    print_count("left out:", rows->refused, "in fp8, which is not predicted", out);
     ErrorSummary summary = error_summary(rows, predicted_s);
     accuracy_line(&summary, terms, out);
 }

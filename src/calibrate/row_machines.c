@@ -27,9 +27,15 @@ static Status read_nodes(Node *nodes) {
     return status;
 }
 
+// Rows may leave out a GPU's memory: "b200" stands for "b200-180gb".
+static bool is_gpu(const char *gpu, const char *wanted) {
+    size_t length = strlen(wanted);
+    return length && !strncmp(gpu, wanted, length) && (!gpu[length] || gpu[length] == '-');
+}
+
 // The distance of a node from the row's: the logarithm of the ratio of their network bandwidths.
 static double distance(const Node *node, const PlanRow *row) {
-    if (strcmp(node->gpu, row->gpu) || node->devices_per_node != row->devices_per_node) return INFINITY;
+    if (!is_gpu(node->gpu, row->gpu) || node->devices_per_node != row->devices_per_node) return INFINITY;
     double gbs = fmax(node->node_gbs, 1e-6);
     return row->node_gbs > 0 ? fabs(log(gbs / row->node_gbs)) : -log(gbs);
 }

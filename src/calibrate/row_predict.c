@@ -80,6 +80,7 @@ Status row_predict(RowPredictor *predictor, const Constants *constants, const Pl
     TRY(find_machine(predictor, row, &machine));
     const Stack *stack = find_stack(predictor, row);
     CostModel costs = {.machine = machine, .stack = stack, .constants = *constants};
+    constants_on(&costs.constants, machine, predictor->stack);
     if (stack != predictor->stack) constants_overlay(&costs.constants, stack);
     stack_apply_variant(stack, row->kernel, &costs.constants);
     ParallelConfig config = row_config(stack, row);

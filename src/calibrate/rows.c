@@ -262,8 +262,9 @@ static Status read_method(const Source *s, PlanRow *row) {
     static const char *const RECOMPUTE[] = {"none", "selective", "full", NULL};
     static const Recompute KINDS[] = {RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM};
     static const char *const STAGES[] = {"0", "1", "2", "3", NULL};
-    static const char *const PRECISIONS[] = {"bf16", "fp16", "fp32", NULL};
-    static const DType DTYPES[] = {BF16, F16, F32};
+    static const char *const PRECISIONS[] = {"bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4", NULL};
+    static const DType DTYPES[] = {BF16, F16, F32, BF16, BF16, BF16};
+    static const FactorFormat FACTORS[] = {[3] = FACTORS_FP8, FACTORS_MXFP8, FACTORS_NVFP4};
     ParallelConfig *c = &row->config;
     int attention, recompute, precision;
     TRY(read_word(s, COLUMN_precision, PRECISIONS, 0, &precision));
@@ -278,6 +279,7 @@ static Status read_method(const Source *s, PlanRow *row) {
     TRY(read_flag(s, COLUMN_sequence_parallel, &c->sequence_parallel, &has_sequence));
     c->sequence_parallel = c->sequence_parallel && grid_along(c->grid, AXIS_TP) > 1;
     c->dtype = DTYPES[precision];
+    c->factors = FACTORS[precision];
     c->attention = attention ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     c->recompute = KINDS[recompute];
     row->has_zero_stage = *cell(s, COLUMN_zero_stage) != 0;
@@ -352,10 +354,6 @@ static Status read_rows(PlanRows *rows, const CsvTable *table, const char *path)
         return fail(ERR_DATA, "%s: line %d names the columns, and no row follows", path, table->lines[0]);
     for (; source.row < table->rows; source.row++) {
         PlanRow row = {0};
-        if (!strcmp(cell(&source, COLUMN_precision), "fp8")) {
-            rows->refused++;
-            continue;
-        }
         TRY(read_row(&source, &row));
         TRY(plan_rows_add(rows, &row));
     }

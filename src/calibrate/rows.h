@@ -23,7 +23,6 @@ typedef struct {
 typedef struct {
     PlanRow *items;
     int count, capacity;
-    int refused; // rows of the file in fp8: they cannot be predicted and are left out
 } PlanRows;
 
 // Reads a CSV file. Its first line names the columns, in any order; unknown columns are ignored, and optional ones
@@ -33,6 +32,7 @@ typedef struct {
 //             mlp (gelu, relu2, swiglu) tied_embedding gpus vp cp micro_batch schedule recompute
 //             sequence_parallel zero_stage precision attention attention_kernel p2p_scatter_gather
 //             tp_comm_overlap dp_comm_overlap metric (oom: did not fit, step_s is empty) mem_gb note
+// precision: bf16, fp16, fp32; fp8, mxfp8, nvfp4: bf16, but for the factors of the products of linear layers.
 // Models: swiglu stands for a Llama, gelu for a GPT with dropout of 0.1, relu2 for a Nemotron (counted like gelu,
 // with rotary positions, without biases and dropout).
 // The rule for what a row leaves open: microbatch 1, without a pipeline 4 or 2 where that divides; two layers per
@@ -40,7 +40,6 @@ typedef struct {
 // no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel collectives
 // overlap, which needs it.
 // ERR_DATA, with line and column, for what is missing, not a number, or contradictory, and for a file without rows.
-// A file with only fp8 rows gives none.
 Status plan_rows_read(PlanRows *rows, const char *path);
 // Adds a row from the file of `trireme train --metrics FILE`: the median of its step times without the first tenth.
 // The file does not say what was run: `model` and `config` do. Steps of another batch are left out.   ERR_DATA when

@@ -64,7 +64,8 @@ static SearchSpace open_space(const SearchSpace *space) {
                          .zero_stage = -1,
                          .fused_attention = space->fused_attention,
                          .recompute = -1,
-                         .dtype = space->dtype};
+                         .dtype = space->dtype,
+                         .factors = space->factors};
 }
 
 static Status price_given(PlanCache *cache, const PlanJob *job, PlanReport *report) {

@@ -45,7 +45,8 @@ static Status open_stack_of(const Options *options, const Machine *machine, Stac
 
 Status plan_stack(const Options *options, const Machine *machine, Stack *stack) {
     if (!options->stack && *machine->stack) return open_stack_of(options, machine, stack);
-    if (!options->stack) return stack_for(stack, machine);
+    bool low = options->fp8_format || options->fp4_format;
+    if (!options->stack) return stack_for(stack, machine, low);
     return with_option(stack_open(stack, options->stack), "--stack");
 }
 
@@ -100,6 +101,38 @@ static Status choose_type(PlanJob *job) {
         return fail(ERR_CONFIG, "%s: the machine %s does not compute in this type: leave it out, or use %s",
                     flags[type], job->machine.name, flags[usual_type(&job->machine)]);
     job->space.dtype = type;
+    return OK;
+}
+
+static Status find_factors(const Options *o, FactorFormat *factors) {
+    bool scaled = !strcmp(o->fp8_recipe, "tensorwise") || !strcmp(o->fp8_recipe, "delayed");
+    bool block = !strcmp(o->fp8_recipe, "mxfp8");
+    if (o->fp8_format && o->fp4_format)
+        return fail(ERR_CONFIG,
+                    "--fp8-format and --fp4-format each say what products take: give one of them");
+    if (o->fp8_format && !scaled && !block)
+        return fail(ERR_CONFIG, "--fp8-recipe %s: a plan has prices for tensorwise, delayed and mxfp8",
+                    o->fp8_recipe);
+    *factors = o->fp4_format    ? FACTORS_NVFP4
+               : !o->fp8_format ? FACTORS_WHOLE
+               : block          ? FACTORS_MXFP8
+                                : FACTORS_FP8;
+    return OK;
+}
+
+// Factors of 8 and 4 bits are made of bf16.
+static Status choose_factors(PlanJob *job) {
+    FactorFormat factors = FACTORS_WHOLE;
+    TRY(find_factors(job->options, &factors));
+    if (factors && job->space.dtype != BF16)
+        return fail(ERR_CONFIG, "products in %s need --bf16, the type of all else: give it",
+                    factor_format_name(factors));
+    if (factors > FACTORS_FP8 && job->stack.is_trireme)
+        return fail(ERR_CONFIG,
+                    "--stack %s: trireme computes products in %s as bf16, and a plan has no price for their "
+                    "factors: use --fp8-recipe tensorwise, or leave out --fp4-format",
+                    job->stack.name, factor_format_name(factors));
+    job->space.factors = factors;
     return OK;
 }
 
@@ -231,6 +264,7 @@ static Status fill(PlanJob *job) {
     job->price = o->price > 0 ? o->price : job->machine.price;
     job->model = options_model(o, o->vocab_size);
     TRY(choose_type(job));
+    TRY(choose_factors(job));
     TRY(count_devices(job));
     return job->given ? config_given(job) : OK;
 }

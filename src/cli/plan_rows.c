@@ -29,7 +29,6 @@ static Status add_csv(PlanRows *rows, const char *path) {
     TRY(plan_rows_read(&more, path));
     Status status = OK;
     for (int i = 0; i < more.count && status == OK; i++) status = plan_rows_add(rows, &more.items[i]);
-    rows->refused += more.refused;
     plan_rows_free(&more);
     return status;
 }
@@ -56,6 +55,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
                             .dtype = o->bf16   ? BF16
                                      : o->fp16 ? F16
                                                : F32,
+                            .factors = o->fp8_format ? FACTORS_FP8 : FACTORS_WHOLE,
                             .sequence_parallel = s->sequence_parallel,
                             .zero_stage = (int)s->sharding,
                             .scatter_gather = o->scatter_gather_tensors_in_pipeline,
@@ -322,6 +322,7 @@ static Status write_stack(RowsJob *job, const Calibration *calibration, const Ca
         *constant_at(&stack->constants, i) = *constant_at(&fitted, i);
         stack->set[i] = true;
     }
+    stack->inherits_accuracy = false;
     stack->accuracy = calibration_accuracy(calibration, &job->rows, result);
     name_rows(&job->options->calibrate, stack->accuracy.rows, sizeof stack->accuracy.rows);
     today(stack->accuracy.date);

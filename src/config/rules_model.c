@@ -428,7 +428,7 @@ Rule *const model_rules[] = {
     resolve_latents,         resolve_heads,         resolve_query_groups, resolve_mlp,
     check_padded_vocabulary, resolve_position_type, resolve_positions,    resolve_rotary_columns,
     check_rope_scaling,      check_norms,           resolve_windows,      resolve_precision,
-    check_few_bits,          check_few_bits_sizes,  resolve_lora,         NULL};
+    resolve_lora,            NULL};
 
 static Status check_audits(Options *o) {
     if (o->audit_interval == 0 || o->deterministic_mode) return OK;
@@ -438,7 +438,9 @@ static Status check_audits(Options *o) {
                 o->audit_interval);
 }
 
-Rule *const method_rules[] = {check_device_overflows,
+Rule *const method_rules[] = {check_few_bits,
+                              check_few_bits_sizes,
+                              check_device_overflows,
                               resolve_overflow_check,
                               resolve_recomputation,
                               resolve_sequence_parallel,

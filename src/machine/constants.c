@@ -47,6 +47,14 @@ Constants constants_of(const Machine *machine, const Stack *stack) {
     return constants;
 }
 
+void constants_on(Constants *constants, const Machine *machine, const Stack *stack) {
+    for (int i = 0; i < num_constants; i++) {
+        if (stack->base_set[i] || stack->set[i] || stack->is_free[i]) continue;
+        *constant_at(constants, i) =
+            machine->set[i] ? value_at(&machine->constants, i) : constant_table[i].usual;
+    }
+}
+
 Constants priors_of(const Machine *machine, const Stack *stack) {
     Constants constants = constants_of(machine, stack);
     for (int i = 0; i < num_constants; i++)

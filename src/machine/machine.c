@@ -32,7 +32,19 @@ static const YamlField MACHINE_FIELDS[] = {
         name, FIELD_NUMBER, false, offsetof(Machine, peak_tflops) + (dtype) * sizeof(double),                \
             sizeof(double), 1e-4, 1e6, "TFLOP/s"                                                             \
     }
-static const YamlField PEAK_FIELDS[] = {PEAK("f32", F32), PEAK("bf16", BF16), PEAK("f16", F16)};
+#define FACTOR_PEAK(name, format)                                                                            \
+    {                                                                                                        \
+        name, FIELD_NUMBER, false, offsetof(Machine, factor_tflops) + (format) * sizeof(double),             \
+            sizeof(double), 1e-4, 1e6, "TFLOP/s"                                                             \
+    }
+static const YamlField PEAK_FIELDS[] = {
+    PEAK("f32", F32),
+    PEAK("bf16", BF16),
+    PEAK("f16", F16),
+    FACTOR_PEAK("fp8", FACTORS_FP8),
+    FACTOR_PEAK("mxfp8", FACTORS_MXFP8),
+    FACTOR_PEAK("nvfp4", FACTORS_NVFP4),
+};
 
 // The numbers of one item in a list of lists, in this order.
 static const YamlField TILE_FIELDS[] = {

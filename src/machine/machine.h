@@ -13,6 +13,14 @@ enum { MAX_NAME = 64, MAX_ALIASES = 4, MAX_CONSTANTS = 128 };
 enum { MAX_POINTS = 64, MAX_CURVES = 16, MAX_TILES = 8, MAX_TERMS = 6 };
 enum { MAX_VARIANTS = 8, MAX_FACTORS = 4 };
 
+// What the products of the linear layers multiply: numbers of the run's type, or factors made from them with 8 or 4
+// bits each. fp8: a scale for each tensor; mxfp8: for each 32 numbers; nvfp4: 4 bits, a scale for each 16.
+typedef enum { FACTORS_WHOLE, FACTORS_FP8, FACTORS_MXFP8, FACTORS_NVFP4, NUM_FACTOR_FORMATS } FactorFormat;
+const char *factor_format_name(FactorFormat format); // "fp8"; "" for FACTORS_WHOLE
+double
+factor_format_bytes(FactorFormat format); // of a number, with its part of the scales; 0 for FACTORS_WHOLE
+bool factor_format_find(const char *name, FactorFormat *format); // false for an unknown name
+
 typedef struct {
     char names[MAX_ALIASES][MAX_NAME];
     int count;
@@ -78,13 +86,14 @@ typedef struct {
     bool is_cpu;
     Aliases aliases; // other names that machine_open accepts
     int devices_per_node;
-    double peak_tflops[NUM_DTYPES]; // dense; 0: the device does not support the type
-    double memory_gb, usable_gb;    // 10^9 bytes of each device: all, and without the driver's own
-    double memory_gbs;              // memory bandwidth of a device
-    int sms;                        // streaming multiprocessors: tiles that run at once
-    double link_gbs;                // of a device to the others in its node, one direction
-    int nics;                       // of a node; 0: the node has no network
-    double nic_gbs;                 // of each NIC, one direction
+    double peak_tflops[NUM_DTYPES];           // dense; 0: the device does not support the type
+    double factor_tflops[NUM_FACTOR_FORMATS]; // of products of such factors; 0: the device does not have them
+    double memory_gb, usable_gb;              // 10^9 bytes of each device: all, and without the driver's own
+    double memory_gbs;                        // memory bandwidth of a device
+    int sms;                                  // streaming multiprocessors: tiles that run at once
+    double link_gbs;                          // of a device to the others in its node, one direction
+    int nics;                                 // of a node; 0: the node has no network
+    double nic_gbs;                           // of each NIC, one direction
     Curve curves[MAX_CURVES];
     int num_curves;
     Tile tiles[MAX_TILES]; // GPUs only
@@ -132,6 +141,7 @@ typedef struct {
     char machine[MAX_NAME]; // on which it was measured; "cpu" stands for every CPU
     Aliases aliases;        // other names that stack_open accepts, such as those of measured rows
     bool preferred;         // to the other stacks of its machine, unless the user names one
+    bool low_factors;       // measured in runs with factors of 8 or 4 bits; chosen for such runs alone
     char base[MAX_NAME];    // a stack whose constants and accuracy this one inherits; "": none
     // The program is trireme itself: its memory follows from its own step. Default: true for stacks of CPUs.
     bool is_trireme;
@@ -159,20 +169,23 @@ typedef struct {
     Variant variants[MAX_VARIANTS];
     int num_variants;
     Accuracy accuracy;
+    bool inherits_accuracy; // of the base
 } Stack;
 
 Status stack_open(Stack *stack, const char *name); // as machine_open; a stack needs no closing
 // Chooses the shipped stack that predicts this machine best: one measured on it, else on the same GPU, else on the
-// GPU whose peak is nearest; among equals the preferred one. A GPU never gets the stack of a CPU, nor a CPU that of
-// a GPU, and neither one whose constants are unmeasured.
-Status stack_for(Stack *stack, const Machine *machine);
+// GPU whose peak is nearest; among equals the preferred one. `low`: for a run with factors of 8 or 4 bits. A GPU never
+// gets the stack of a CPU, nor a CPU that of a GPU, and neither one whose constants are unmeasured.
+Status stack_for(Stack *stack, const Machine *machine, bool low);
 // Returns whether the stack was measured on this machine. If not, all its predictions here are extrapolations.
 bool stack_is_of(const Stack *stack, const Machine *machine);
 void stack_print(const Stack *stack, Text *out); // writes a file that stack_open reads back
 
 // The usual constants, replaced by those that the machine sets, then the stack's base, then the stack itself.
 Constants constants_of(const Machine *machine, const Stack *stack);
-// The same, but with the priors of the free constants, as they are before a calibration.
+// Replaces those that the stack does not set by the machine's, or by their usual values.
+void constants_on(Constants *constants, const Machine *machine, const Stack *stack);
+// Those of constants_of, but with the priors of the free constants, as they are before a calibration.
 Constants priors_of(const Machine *machine, const Stack *stack);
 void constants_overlay(Constants *constants, const Stack *stack); // replaces those that the stack itself sets
 // Multiplies by the factors of every variant that `words`, such as "flash2+fused_rmsnorm", names. Words that name

@@ -11,6 +11,7 @@ static const YamlField STACK_FIELDS[] = {
     FIELD(Stack, TEXT, machine, true, 0, 0, NULL),
     FIELD_ELSEWHERE("aliases"),
     FIELD(Stack, FLAG, preferred, false, 0, 0, NULL),
+    FIELD(Stack, FLAG, low_factors, false, 0, 0, NULL),
     FIELD(Stack, TEXT, base, false, 0, 0, NULL),
     FIELD(Stack, FLAG, is_trireme, false, 0, 0, NULL),
     FIELD(Stack, TEXT, device, false, 0, 0, NULL),
@@ -56,6 +57,7 @@ static Status read_base(const char *file, const Json *root, Stack *stack) {
     stack->base_constants = base.constants;
     memcpy(stack->base_set, base.set, sizeof base.set);
     stack->accuracy = base.accuracy;
+    stack->inherits_accuracy = true;
     return OK;
 }
 
@@ -84,6 +86,7 @@ static Status stack_read(const char *file, const Json *root, Stack *stack) {
     TRY(constants_read(file, json_member(root, "priors"), &stack->priors, stack->is_free));
     TRY(variants_read(file, json_member(root, "variants"), stack));
     if (!accuracy) return OK;
+    stack->inherits_accuracy = false;
     return fields_read(file, accuracy, ACCURACY_FIELDS, FIELD_COUNT_OF(ACCURACY_FIELDS), &stack->accuracy);
 }
 
@@ -123,13 +126,14 @@ static Status distance(const Stack *stack, const Machine *machine, double *out) 
     return OK;
 }
 
-Status stack_for(Stack *stack, const Machine *machine) {
+Status stack_for(Stack *stack, const Machine *machine, bool low) {
+    low = low && !machine->is_cpu;
     double least = INFINITY;
     for (int i = 0; i < num_shipped_stacks; i++) {
         Stack candidate;
         double d;
         TRY(stack_open(&candidate, shipped_stacks[i].name));
-        if (*candidate.unmeasured) continue;
+        if (*candidate.unmeasured || candidate.low_factors != low) continue;
         TRY(distance(&candidate, machine, &d));
         if (d < least || (d == least && isfinite(d) && candidate.preferred)) {
             least = d;
@@ -148,7 +152,7 @@ void stack_print(const Stack *stack, Text *out) {
     constants_print("priors", &stack->priors, stack->is_free, out);
     constants_print("constants", &stack->constants, stack->set, out);
     variants_print(stack, out);
-    if (!stack->accuracy.count || *stack->base) return;
+    if (!stack->accuracy.count || stack->inherits_accuracy) return;
     text_add(out, "accuracy:\n");
     fields_print(ACCURACY_FIELDS, FIELD_COUNT_OF(ACCURACY_FIELDS), &stack->accuracy, "  ", out);
 }

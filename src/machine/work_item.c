@@ -55,7 +55,8 @@ WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
                      .bytes = one.bytes,
                      .flops = one.flops};
     if (op_product(op, args, &product)) describe_matmul(&product.matmul, &item);
-    if (dtype_is_float8((DType)item.dtype)) item.dtype = BF16; // machines have no rates of 8 bits
+    // Machines say what products of 8-bit factors take beside those of 16 bits.
+    if (dtype_is_float8((DType)item.dtype)) item.dtype = BF16, item.low = op_product(op, args, &product);
     if (op == OP_ATTENTION_FORWARD)
         describe_attention(forward->shape, forward->probabilities, forward->dropout, unfused, &item);
     if (op == OP_ATTENTION_BACKWARD)

@@ -13,6 +13,8 @@ typedef struct {
     uint8_t dtype;      // matrix product: of its operands; others: of the first tensor written
     bool dropout;       // it applies dropout
     bool probabilities; // attention: it stores its S x S matrix
+    bool low;           // matrix product: of factors in 8 bits, which stand for those of the configuration
+    bool of_weight;     // making a factor: of a parameter, which is the same for all microbatches of a step
     bool transpose_a, transpose_b,
         accumulate; // matrix product; accumulate: the product is added to the result
     // Matrix product: [m, k] x [k, n], batch 1. Attention: m = S, n = D, k = S, batch = B*N/t. Other operations:

@@ -94,6 +94,16 @@ static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute 
     return own ? sum.kept : sum.published;
 }
 
+// The inputs of qkv, fc1 and fc2 are kept as factors, and not in 16 bits; that of proj is kept as a factor, too, since
+// the attention core keeps its output.   Source: Transformer Engine, what its linear layers save
+static double factors_kept(const ModelShape *m, const ParallelConfig *c) {
+    double factor = factor_format_bytes(c->factors), less = (double)dtype_bytes(c->dtype) - factor;
+    int t = grid_along(c->grid, AXIS_TP);
+    if (!c->factors) return 0;
+    return tokens_of(m, c) * (m->heads * m->head_size * factor - m->ffn * less) / t -
+           2 * hidden_elements(m, c) * less;
+}
+
 // Bytes of everything but the attention core. The published terms have dropout masks; the constants add what the
 // kernels of norms and MLP keep.
 static double outside_core(const CostModel *costs, const ModelShape *m, const ParallelConfig *c) {
@@ -102,6 +112,7 @@ static double outside_core(const CostModel *costs, const ModelShape *m, const Pa
            bytes = sum_terms(m, c, RECOMPUTE_SELECTIVE, costs->stack->is_trireme);
     if (costs->stack->is_trireme) return bytes;
     if (m->hidden_dropout == 0) bytes -= 2 * hidden;
+    bytes += factors_kept(m, c);
     return bytes + 2 * k->norm_kept_bytes * hidden +
            k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / grid_along(c->grid, AXIS_TP);
 }
@@ -233,6 +244,8 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
     }
     parameters += layers * s->parameters[PART_LAYER];
     need.parameters = parameters * s->state.weight;
+    if (c->factors && !s->costs->stack->is_trireme)
+        need.parameters += layers * s->parameters[PART_LAYER] * s->costs->constants.factor_kept_bytes;
     need.gradients = parameters * s->state.gradient;
     need.optimizer = parameters * s->state.optimizer - layers * s->matrices * s->state.moment;
     need.activations = layers * flight * s->kept;

@@ -14,6 +14,11 @@ const char *parallel_config_device(const ParallelConfig *c) {
     return c->device && device_load(c->device) == OK ? c->device : NULL;
 }
 
+double parallel_config_peak(const Machine *machine, const ParallelConfig *c) {
+    double low = machine->factor_tflops[c->factors];
+    return low > 0 ? low : machine->peak_tflops[c->dtype];
+}
+
 const ScheduleKind *parallel_config_kind(const ParallelConfig *c) {
     const ScheduleKind *kind = schedule_kind(c->schedule);
     CHECK(kind, "no schedule is named %s", c->schedule);
@@ -36,6 +41,7 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .schedule = schedule_kind_default(1)->name,
                             .attention = unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED,
                             .dtype = space->dtype,
+                            .factors = space->factors,
                             .muon = space->muon,
                             .scatter_gather = stack->scatters_messages,
                             .overlap_gradients = stack->overlaps_gradients,
@@ -85,6 +91,29 @@ static bool tensor_breaks(const Rules *r) {
     return false;
 }
 
+// Units for products of factors work on 16 numbers at a time.
+static bool factors_break(const Rules *r) {
+    enum { UNIT = 16 };
+    const ModelShape *m = r->model;
+    const ParallelConfig *c = r->config;
+    int t = grid_along(c->grid, AXIS_TP);
+    const struct {
+        const char *what;
+        int64_t size;
+    } sizes[] = {
+        {"tokens of a microbatch", (int64_t)m->sequence / grid_along(c->grid, AXIS_CP) * c->microbatch},
+        {"the hidden size", m->hidden},
+        {"a rank's columns of the MLP", m->ffn / t},
+        {"a rank's columns of queries", m->heads / t * m->head_size},
+        {"a rank's columns of keys", model_groups(m) / t * m->head_size}};
+    for (size_t i = 0; c->factors && i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].size % UNIT)
+            return broken(r, "products in %s: %s, %lld, are no multiple of %d: leave them in %s",
+                          factor_format_name(c->factors), sizes[i].what, (long long)sizes[i].size, UNIT,
+                          dtype_name(c->dtype));
+    return false;
+}
+
 static bool context_breaks(const Rules *r) {
     int c = grid_along(r->config->grid, AXIS_CP);
     return r->model->sequence % c && broken(r, "c = %d does not divide the sequence, %d: use %d", c,
@@ -126,6 +155,10 @@ static bool machine_breaks(const Rules *r) {
     int devices = parallel_config_devices(c);
     if (m->peak_tflops[c->dtype] <= 0)
         return broken(r, "%s does not compute in %s", m->name, dtype_name(c->dtype));
+    bool has = m->is_cpu ? c->factors == FACTORS_FP8 : m->factor_tflops[c->factors] > 0;
+    if (c->factors && !has)
+        return broken(r, "%s has no rate for products in %s: leave them in %s", m->name,
+                      factor_format_name(c->factors), dtype_name(c->dtype));
     if (m->is_cpu && grid_along(c->grid, AXIS_CP) > 1)
         return broken(r, "CPUs have no context parallelism: use c = 1");
     return (m->is_cpu || !m->nics) && devices > m->devices_per_node &&
@@ -136,6 +169,6 @@ const char *parallel_config_refuse(const ModelShape *model, const Machine *machi
                                    const ParallelConfig *config, char *why, size_t size) {
     Rules rules = {model, machine, config, why, size};
     bool refused = machine_breaks(&rules) || context_breaks(&rules) || tensor_breaks(&rules) ||
-                   batch_breaks(&rules) || pipeline_breaks(&rules);
+                   factors_break(&rules) || batch_breaks(&rules) || pipeline_breaks(&rules);
     return refused ? why : NULL;
 }

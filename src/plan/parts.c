@@ -16,6 +16,7 @@ typedef struct {
     Recompute recompute;
     AttentionKind attention;
     DType dtype;
+    FactorFormat factors;
     int sequence_parallel, overlap_tensor;
     int muon_iterations, muon_splits; // queries, keys and values apart
     char device[16];
@@ -49,6 +50,7 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     key.recompute = c->recompute;
     key.attention = c->attention;
     key.dtype = c->dtype;
+    key.factors = c->factors;
     key.sequence_parallel = c->sequence_parallel;
     key.overlap_tensor = c->overlap_tensor;
     key.muon_iterations = c->muon.iterations;
@@ -142,10 +144,21 @@ typedef struct {
     double device, tensor;
     double gradients; // of `device`: the products that make weight gradients
     double launches;
+    double factors; // making factors of weights, which other programs do once per step
 } Price;
 
+// Other programs than trireme gather the inputs of products as factors already, and scale each rank's part of a weight
+// by itself, so that no largest magnitude is reduced.   Source: Transformer Engine, current scaling
+static double sent_bytes(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    if (!config->factors || costs->stack->is_trireme || item->role != ROLE_TENSOR) return item->bytes;
+    if (item->op == COMM_ALL_GATHER)
+        return item->bytes * factor_format_bytes(config->factors) / (double)dtype_bytes(config->dtype);
+    return item->bytes > sizeof(float) ? item->bytes : 0;
+}
+
 static double collective_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
-    return price_collective(costs, config, (CommOp)item->op, (Role)item->role, item->bytes);
+    double bytes = sent_bytes(costs, config, item);
+    return bytes > 0 ? price_collective(costs, config, (CommOp)item->op, (Role)item->role, bytes) : 0;
 }
 
 static Price price_list(const CostModel *costs, const ParallelConfig *config, const WorkList *list) {
@@ -157,6 +170,10 @@ static Price price_list(const CostModel *costs, const ParallelConfig *config, co
             continue;
         }
         double seconds = item_seconds(costs, config, item);
+        if (item->of_weight && !costs->stack->is_trireme) {
+            price.factors += seconds;
+            continue;
+        }
         price.device += seconds;
         if (item->accumulate) price.gradients += seconds;
         price.launches += operation_launches(costs, item);
@@ -247,12 +264,15 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
     double exposed = config->overlap_tensor ? costs->constants.tensor_exposed : 1, weights[NUM_PARTS];
     *parts = (Parts){.message_bytes = work->stage_message_bytes};
     for (int p = 0; p < NUM_PARTS; p++) {
-        Price forward = price_list(costs, config, &work->forward[p]);
-        Price backward = price_list(costs, config, &work->backward[p]);
+        ParallelConfig whole = *config; // embedding and head have no products of such factors
+        if (p != PART_LAYER) whole.factors = FACTORS_WHOLE;
+        Price forward = price_list(costs, &whole, &work->forward[p]);
+        Price backward = price_list(costs, &whole, &work->backward[p]);
         parts->forward[p] = part_time(costs, &forward, exposed * forward.tensor);
         parts->backward[p] = part_time(costs, &backward, backward_tensor(costs, config, &backward));
         parts->flops[p] = list_flops(config, &work->forward[p]) + list_flops(config, &work->backward[p]);
         parts->parameters[p] = (double)work->parameters[p];
+        parts->factors += forward.factors + backward.factors;
         weights[p] = weight_seconds(&backward, &parts->backward[p]);
     }
     Price muon = price_list(costs, config, &work->muon);

@@ -16,6 +16,7 @@ typedef struct {
     double flops[NUM_PARTS];      // of forward, backward and recomputation on this rank, as in OpCount
     double parameters[NUM_PARTS]; // of this rank; a tied table counts for the embedding
     double message_bytes;         // between stages
+    double factors;               // to make factors of a layer's weights, where that is done once per step
     double muon;                  // to make the matrices of a layer orthogonal, all by this rank
     double matrix_parameters;     // of a layer, on this rank
     int matrices;

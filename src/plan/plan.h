@@ -32,6 +32,7 @@ typedef struct {
     Recompute recompute;   // NOTHING, SELECTIVE or UNIFORM (every layer)
     AttentionKind attention;
     DType dtype;
+    FactorFormat factors;   // of the products of linear layers; but for FACTORS_WHOLE the type is BF16
     bool sequence_parallel; // needs t > 1
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
     // Set from the stack, unless a row or the user says otherwise.
@@ -47,6 +48,8 @@ int parallel_config_devices(const ParallelConfig *config);
 // Returns the kind of device for which trireme's own step is recorded; NULL where the configuration has none, or where
 // this machine lacks the module that knows what such a device needs.
 const char *parallel_config_device(const ParallelConfig *config);
+// Returns the TFLOP/s that a device reaches at most in the products of the layers, dense.
+double parallel_config_peak(const Machine *machine, const ParallelConfig *config);
 // Returns the kind of its schedule. An unknown name is a bug.
 const ScheduleKind *parallel_config_kind(const ParallelConfig *config);
 ScheduleSpec parallel_config_schedule(const ParallelConfig *config);
@@ -204,6 +207,7 @@ typedef struct {
     const char *schedule;
     int recompute; // a Recompute; -1: not chosen
     DType dtype;
+    FactorFormat factors;
     MuonOptions muon; // see ParallelConfig
 } SearchSpace;
 

@@ -278,6 +278,7 @@ static void end_step(const CostModel *costs, const ModelShape *model, const Para
     parts->data = reduction_seconds(costs, config, s, parameters) + table_seconds(costs, model, config, s);
     parts->data += muon_exchange_seconds(costs, config, s);
     parts->optimizer = optimizer_seconds(costs, config, parameters) + muon_seconds(config, s);
+    parts->optimizer += most_layers(s) * s->parts->factors;
     parts->other = host_seconds(costs, config);
 }
 
@@ -297,7 +298,7 @@ static void set_rates(const CostModel *costs, const ModelShape *model, const Sta
     out->model_flops =
         model_flops(model, padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     out->tflops = out->hardware_flops / out->step_s / devices / 1e12;
-    double peak = costs->machine->peak_tflops[c->dtype];
+    double peak = parallel_config_peak(costs->machine, c);
     out->hfu = out->tflops / peak;
     out->mfu = out->model_flops / out->step_s / devices / 1e12 / peak;
 }

@@ -29,22 +29,48 @@ static double waves_of(const CostModel *costs, double tiles) {
     return fmax(1, waves + costs->constants.wave_tail * (ceil(waves) - waves));
 }
 
-// `batch` products of [m, k] and [k, n], with the tile size that is fastest.
-static double product_seconds(const CostModel *costs, double batch, double m, double n, double k,
-                              DType dtype) {
+// What a product multiplies: the FLOP/s of tiles that fill every wave, the additional K that filling and draining a
+// tile costs, and the bytes of a number.
+typedef struct {
+    double rate, depth, bytes;
+} Operands;
+
+static Operands operands_of(const CostModel *costs, DType dtype) {
+    const Constants *c = &costs->constants;
+    return (Operands){.rate = costs->machine->peak_tflops[dtype] * 1e12 * c->tile_efficiency *
+                              c->matmul_efficiency,
+                      .depth = c->tile_depth,
+                      .bytes = (double)dtype_bytes(dtype)};
+}
+
+// Filling and draining a tile takes the same time as in 16 bits, in which smaller factors walk further along K.
+static Operands factors_of(const CostModel *costs, FactorFormat format) {
     const Machine *machine = costs->machine;
     const Constants *c = &costs->constants;
-    double rate = machine->peak_tflops[dtype] * 1e12 * c->tile_efficiency * c->matmul_efficiency,
-           best = INFINITY;
+    const double efficiency[NUM_FACTOR_FORMATS] = {[FACTORS_FP8] = c->fp8_efficiency,
+                                                   [FACTORS_MXFP8] = c->mxfp8_efficiency,
+                                                   [FACTORS_NVFP4] = c->nvfp4_efficiency};
+    double peak = machine->factor_tflops[format];
+    return (Operands){.rate = peak * 1e12 * c->factor_tile_efficiency * efficiency[format],
+                      .depth = c->tile_depth * peak / machine->peak_tflops[BF16],
+                      .bytes = factor_format_bytes(format)};
+}
+
+// `batch` products of [m, k] and [k, n], with the tile size that is fastest. The result has the type `dtype`.
+static double product_seconds(const CostModel *costs, double batch, double m, double n, double k,
+                              Operands operands, DType dtype) {
+    const Machine *machine = costs->machine;
+    double best = INFINITY;
     for (int i = 0; i < machine->num_tiles; i++) {
         const Tile *tile = &machine->tiles[i];
         double tiles = batch * ceil_div(m, tile->m) * ceil_div(n, tile->n);
-        double one = 2.0 * tile->m * tile->n * (k + c->tile_depth) * machine->sms / (rate * tile->rate);
+        double one =
+            2.0 * tile->m * tile->n * (k + operands.depth) * machine->sms / (operands.rate * tile->rate);
         double seconds = waves_of(costs, tiles) * one;
         if (seconds < best) best = seconds; // not fmin: gcc 12.2 for arm64 cannot compile such a reduction
     }
-    double bytes = batch * (m * k + k * n + m * n) * (double)dtype_bytes(dtype);
-    return fmax(best, memory_seconds(costs, bytes)) + us(c->matmul_us);
+    double bytes = batch * ((m * k + k * n) * operands.bytes + m * n * (double)dtype_bytes(dtype));
+    return fmax(best, memory_seconds(costs, bytes)) + us(costs->constants.matmul_us);
 }
 
 // The bytes that trireme's own product moves: a gradient is fp32, and read before it is added to.
@@ -52,9 +78,11 @@ static double own_bytes(const WorkItem *item) {
     return item->bytes + (item->accumulate ? (double)(item->m * item->n) * (double)dtype_bytes(F32) : 0);
 }
 
-static double matmul_seconds(const CostModel *costs, const WorkItem *item) {
+static double matmul_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+    DType dtype = (DType)item->dtype;
+    Operands operands = item->low ? factors_of(costs, config->factors) : operands_of(costs, dtype);
     double seconds = product_seconds(costs, (double)item->batch, (double)item->m, (double)item->n,
-                                     (double)item->k, (DType)item->dtype);
+                                     (double)item->k, operands, dtype);
     if (costs->stack->is_trireme)
         seconds = fmax(seconds, memory_seconds(costs, own_bytes(item)) + us(costs->constants.matmul_us));
     if (item->accumulate)
@@ -72,8 +100,8 @@ static double aux_seconds(const CostModel *costs, const WorkItem *item) {
 static double fused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
     const Constants *c = &costs->constants;
     double head = (double)item->n, flops = 0.5 * item->flops;
-    double rate = costs->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency * head /
-                  (head + c->attention_head_size);
+    double rate = costs->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency *
+                  c->attention_exponentials * head / (head + c->attention_head_size);
     double seconds = flops / (backward ? rate * c->fused_attention_backward : rate);
     return fmax(seconds, memory_seconds(costs, item->bytes)) + us(c->kernel_us);
 }
@@ -86,8 +114,10 @@ static bool softmax_falls_back(const WorkItem *item) { return item->batch % 4 ||
 static double unfused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
     const Constants *c = &costs->constants;
     double s = (double)item->m, d = (double)item->n, batch = (double)item->batch, scores = batch * s * s;
-    double products = product_seconds(costs, batch, s, s, d, (DType)item->dtype) +
-                      product_seconds(costs, batch, s, d, s, (DType)item->dtype);
+    DType dtype = (DType)item->dtype;
+    Operands operands = operands_of(costs, dtype);
+    double products = product_seconds(costs, batch, s, s, d, operands, dtype) +
+                      product_seconds(costs, batch, s, d, s, operands, dtype);
     double bytes = scores * (backward ? c->softmax_backward_bytes : c->softmax_bytes);
     if (item->n % 8) products *= c->misaligned_heads;
     if (softmax_falls_back(item)) bytes *= c->softmax_fallback;
@@ -122,6 +152,8 @@ static double passes(const Constants *c, DeviceOp op) {
     case OP_COLUMN_SUM:
     case OP_ADD: return c->residual_passes;
     case OP_ROTARY: return c->rotary_passes;
+    case OP_ABS_MAX:
+    case OP_QUANTIZE: return c->cast_passes;
     default: return 1;
     }
 }
@@ -168,9 +200,9 @@ double price_operation(const CostModel *costs, const ParallelConfig *config, con
     if (cost_model_has_rates(costs)) return measured_seconds(costs, config, item);
     switch ((DeviceOp)item->op) {
     case OP_MATMUL:
-    case OP_MATMUL_SUMS: return matmul_seconds(costs, item);
+    case OP_MATMUL_SUMS: return matmul_seconds(costs, config, item);
     case OP_MATMUL_GELU:
-    case OP_MATMUL_GELU_BACKWARD: return matmul_seconds(costs, item) + aux_seconds(costs, item);
+    case OP_MATMUL_GELU_BACKWARD: return matmul_seconds(costs, config, item) + aux_seconds(costs, item);
     case OP_ATTENTION_FORWARD: return attention_seconds(costs, item, false);
     case OP_ATTENTION_BACKWARD: return attention_seconds(costs, item, true);
     case OP_LOSS_MAX:

@@ -6,6 +6,7 @@ static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
                        .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR,
                                                               grid_along(c->grid, AXIS_TP)),
                        .dtype = c->dtype,
+                       .float8 = c->factors ? FLOAT8_HYBRID : FLOAT8_NONE,
                        .sequence_parallel = c->sequence_parallel,
                        .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                        .recompute = c->recompute,

@@ -7,6 +7,7 @@
 // Records one part: stage i of the recorded pipeline is part i and nothing else.
 typedef struct {
     Work *work;
+    const Params *params; // of the run that is recorded
     ModelPart part;
     bool unfused;
     bool past_loss;  // the loss is computed: the rest of the forward makes gradients
@@ -56,11 +57,28 @@ static void note_muon(Recorder *r, WorkItem item) {
     if (!add_item(&r->work->muon, item)) r->incomplete = true;
 }
 
+// The tensor of which an operation makes a factor with 8 bits; none for others.
+static Tensor factor_source(DeviceOp op, const void *args) {
+    if (op == OP_ABS_MAX) return ((const AbsMax *)args)->x;
+    return op == OP_QUANTIZE ? ((const Quantize *)args)->x : (Tensor){0};
+}
+
+// On a device that computes nothing, tensors of two arenas may have one address.
+static bool is_weight(const Params *params, Tensor x) {
+    for (int i = 0; x.data && i < params->count; i++) {
+        Tensor value = params->items[i]->value;
+        if (value.data == x.data && value.rows == x.rows && value.cols == x.cols) return true;
+    }
+    return false;
+}
+
 static void on_operation(void *self, const Instr *at, DeviceOp op, const void *args, OpCount one) {
     Recorder *r = self;
     if (!at && op == OP_MATMUL && r->part == PART_LAYER) note_muon(r, work_item(op, args, one, r->unfused));
     if (!at) return;
-    note(r, at, work_item(op, args, one, r->unfused));
+    WorkItem item = work_item(op, args, one, r->unfused);
+    item.of_weight = is_weight(r->params, factor_source(op, args));
+    note(r, at, item);
     if (op == OP_LOSS_FINISH || op == OP_LOSS_WHOLE) r->past_loss = true;
 }
 
@@ -95,7 +113,8 @@ static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, D
 }
 
 static void on_opened(void *self, const Params *params) {
-    const Recorder *r = self;
+    Recorder *r = self;
+    r->params = params;
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
         if (p->spec.stage != (int)r->part || p->spec.tied_to) continue;
@@ -153,6 +172,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                                  .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR,
                                                                         grid_along(c->grid, AXIS_TP)),
                                  .dtype = c->dtype,
+                                 .float8 = c->factors ? FLOAT8_HYBRID : FLOAT8_NONE,
                                  .sequence_parallel = c->sequence_parallel,
                                  .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                                  .recompute = c->recompute,

@@ -86,7 +86,7 @@ static void add_title(const PlanReport *a, Text *out) {
     add_model_name(a, out);
     text_add(out, " on %d %s%s of %s, batches of %d x %d tokens, %s\n\n", a->space->devices,
              device_word(machine), plural(a->space->devices), machine->name, a->space->batch,
-             a->model->sequence, dtype_name(a->space->dtype));
+             a->model->sequence, products_word(&a->chosen->config));
 }
 
 // ---- the recommendation -------------------------------------------------------------------------
@@ -243,7 +243,8 @@ static void print_rates(const PlanReport *a, Text *out) {
     text_add(out, "  %-18s %10.4g of a %s, %.4g PFLOP/s of all\n", "TFLOP/s", p->tflops, device,
              p->tflops * a->space->devices / 1e3);
     text_add(out, "  %-18s %10.1f %% of %.4g TFLOP/s, counting the model alone; of a GPT %s\n", "MFU",
-             100 * p->mfu, a->costs->machine->peak_tflops[p->config.dtype], flops_formula(RECOMPUTE_NOTHING));
+             100 * p->mfu, parallel_config_peak(a->costs->machine, &p->config),
+             flops_formula(RECOMPUTE_NOTHING));
     text_add(out, "  %-18s %10.1f %%, counting every operation that is done", "HFU", 100 * p->hfu);
     add_done(&p->config, out);
     text_add(out, "\n");

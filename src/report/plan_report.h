@@ -20,9 +20,10 @@ double plan_report_dollars(const PlanReport *report, double step_s); // for all 
 // Returns whether a prediction is outside of the ranges that the stack was compared with, or on another machine than
 // the stack's.
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
-const char *device_word(const Machine *machine); // "GPU", "rank"
-const char *recompute_word(Recompute recompute); // "nothing", "attention", "layers"
-const char *verdict_word(Verdict verdict);       // "yes", "perhaps", "no"
+const char *device_word(const Machine *machine);         // "GPU", "rank"
+const char *recompute_word(Recompute recompute);         // "nothing", "attention", "layers"
+const char *products_word(const ParallelConfig *config); // "bf16", "bf16 with products in fp8"
+const char *verdict_word(Verdict verdict);               // "yes", "perhaps", "no"
 // Returns the published formula for the FLOPs of such a step, for a GPT with F = 4H.
 const char *flops_formula(Recompute recompute);
 

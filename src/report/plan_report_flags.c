@@ -200,6 +200,10 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     put(to, "--micro-batch-size %d", c->microbatch);
     put(to, "--global-batch-size %d", c->batch);
     if (c->dtype != F32) put(to, "--%s", c->dtype == BF16 ? "bf16" : "fp16");
+    if (c->factors == FACTORS_NVFP4) put(to, "--fp4-format e2m1 --fp4-recipe nvfp4");
+    if (c->factors == FACTORS_FP8 || c->factors == FACTORS_MXFP8) put(to, "--fp8-format hybrid");
+    if (c->factors == FACTORS_MXFP8) put(to, "--fp8-recipe mxfp8");
+    if (c->factors == FACTORS_FP8) put(to, "--fp8-recipe tensorwise");
     put(to, "--tensor-model-parallel-size %d", grid_along(c->grid, AXIS_TP));
     if (c->sequence_parallel) put(to, "--sequence-parallel");
     add_pipeline(to, stack, model, c);
@@ -215,6 +219,13 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
         put(to, "--no-scatter-gather-tensors-in-pipeline");
 }
 
+const char *products_word(const ParallelConfig *config) {
+    static const char *const words[NUM_FACTOR_FORMATS] = {[FACTORS_FP8] = "bf16 with products in fp8",
+                                                          [FACTORS_MXFP8] = "bf16 with products in mxfp8",
+                                                          [FACTORS_NVFP4] = "bf16 with products in nvfp4"};
+    return config->factors ? words[config->factors] : dtype_name(config->dtype);
+}
+
 // Prints what the program lacks, as a comment for the shell.
 static void add_missing(bool missing, const char *what, Text *out) {
     if (missing) text_add(out, "# %s\n", what);
@@ -223,6 +234,7 @@ static void add_missing(bool missing, const char *what, Text *out) {
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
     add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train has no context parallelism", out);
+    add_missing(c->factors > FACTORS_FP8, "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train",
              grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
     Command command = command_begin(out, program);

@@ -71,6 +71,7 @@ static void add_configuration(const ParallelConfig *c, Text *out) {
     add_string("recompute", recompute_word(c->recompute), out);
     add_string("attention", c->attention == ATTENTION_FUSED ? "fused" : "unfused", out);
     add_string("dtype", dtype_name(c->dtype), out);
+    add_string("factors", factor_format_name(c->factors), out);
     add_flag("sequence_parallel", c->sequence_parallel, out);
     add_count("zero_stage", c->zero_stage, out);
     add_flag("scatter_gather", c->scatter_gather, out);

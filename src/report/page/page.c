@@ -64,8 +64,7 @@ static void add_question(const PlanReport *report, Text *out) {
     html_text(out, machine->gpu);
     text_add(out, "</span></h1>\n");
     add_model(report->model, out);
-    text_add(out, "A step takes %s of them, in %s. Machine: ", word_count(c->batch).text,
-             dtype_name(c->dtype));
+    text_add(out, "A step takes %s of them, in %s. Machine: ", word_count(c->batch).text, products_word(c));
     html_text(out, machine->description[0] ? machine->description : machine->name);
     text_add(out, ".</p>\n</header>\n");
 }
@@ -140,7 +139,7 @@ static void add_figures(const PlanReport *report, Text *out) {
     html_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
                 word_number(p->tflops * parallel_config_devices(&p->config) / 1e3).text);
     html_figure(out, "MFU", word_percent(p->mfu), "HFU %s of %s TFLOP/s", word_percent(p->hfu).text,
-                word_number(machine->peak_tflops[p->config.dtype]).text);
+                word_number(parallel_config_peak(machine, &p->config)).text);
     int microbatches = parallel_config_microbatches(&p->config);
     html_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
                 microbatches > 1 ? "es" : "");
