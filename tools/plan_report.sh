@@ -110,6 +110,7 @@ plan_all_errors() {
     echo "| rows | stack | held out by | n | free | MAPE % | median | p90 | max | bias | naive % | peers % |"
     echo "|---|---|---|---|---|---|---|---|---|---|---|---|"
     plan_errors "SC'21 table 1 and Korthikanti 2022" megatron-lm-2021 --loo sc21_table1 korthikanti2022
+    plan_errors "SC'21 table 2 (ZeRO-3)" deepspeed-zero3-2021 --loo sc21_table2_zero3
     local figure
     plan_errors "SC'21 table 2 (PTD-P)" megatron-lm-2021 "" sc21_table2
     for figure in 11 12 13 14 15 16 17 18; do

@@ -1,0 +1,57 @@
+// What a plan knows of weights that are cut over replicas (zero stage 3): gathers behind the computing of layers.
+#include "plan_fixtures.h"
+
+static double data_of(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                      double *step_s) {
+    PlanCache *cache;
+    Prediction out = {0};
+    EXPECT_OK(plan_cache_open(&cache));
+    EXPECT_OK(predict(cache, costs, model, config, &out));
+    plan_cache_close(cache);
+    *step_s = out.step_s;
+    return out.parts.data;
+}
+
+static ParallelConfig sharded(int microbatches, bool overlap) {
+    ParallelConfig config = grid_of(1, 1, 16, 1, microbatches);
+    config.zero_stage = 3;
+    config.overlap_gradients = overlap;
+    return config;
+}
+
+// On any network a gather that overlaps costs less than one that does not, and more than what exceeds the computing;
+// where both take about as long it costs most beyond that; each microbatch costs the same.
+static void gathers_overlap_in_part(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    ModelShape model = gpt_of(4, 1024, 16);
+    double ratio_before = INFINITY;
+    int num_alike = 0;
+    for (double gbs = 0.01; gbs < 1e5; gbs *= 2) {
+        machine.nic_gbs = gbs, machine.link_gbs = 8 * gbs;
+        CostModel costs = ideal_costs(&machine, &stack);
+        ParallelConfig open = sharded(2, false), hidden = sharded(2, true), more = sharded(4, true);
+        double open_s, step_s, more_s, whole = data_of(&costs, &model, &open, &open_s);
+        double part = data_of(&costs, &model, &hidden, &step_s),
+               twice = data_of(&costs, &model, &more, &more_s);
+        double computed = open_s - whole; // with the optimizer, which is small
+        EXPECT(part < whole && part > 0 && part > 0.999 * (whole - computed), "%g GB/s: %g s of %g behind %g",
+               gbs, part, whole, computed);
+        EXPECT(near(twice, 2 * part, 1e-9), "%g GB/s: %g s, of twice the microbatches %g", gbs, part, twice);
+        EXPECT(part / whole < ratio_before, "%g GB/s: a share of %g, before %g", gbs, part / whole,
+               ratio_before);
+        ratio_before = part / whole;
+        double longer = fmax(whole, computed), both = step_s;
+        EXPECT(both > 0.999 * longer && both < 1.5 * longer, "%g GB/s: %g s of %g and %g", gbs, both, whole,
+               computed);
+        bool alike = whole > 0.5 * computed && whole < 2 * computed;
+        num_alike += alike;
+        EXPECT(!alike || both > 1.1 * longer, "%g GB/s: %g s of %g and %g", gbs, both, whole, computed);
+    }
+    EXPECT(num_alike > 0, "computing and gathering never take about as long");
+    EXPECT(ratio_before < 1e-3, "on a fast network %g remains", ratio_before);
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"gathers overlap in part", gathers_overlap_in_part}, {0}}, argc, argv);
+}
