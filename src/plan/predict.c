@@ -144,9 +144,9 @@ static double exposed_seconds(const CostModel *costs, const ParallelConfig *conf
     return fmax(costs->constants.data_exposed * seconds, seconds - window);
 }
 
-// The same where weights are cut: each layer waits for its gather, and each gather for room, so that where computing and
-// gathering take about as long, both take longer than either. Together they take the root of the sum of squares: of the
-// exponents 2, 2.5 and 3 the one that suits the runs of Narayanan 2021, table 2.
+// The same where weights are cut: each layer waits for its gather, and each gather for room, so that where computing
+// and gathering take about as long, both take longer than either. Together they take the root of the sum of squares: of
+// the exponents 2, 2.5 and 3 the one that suits the runs of Narayanan 2021, table 2.
 static double exposed_of_units(const CostModel *costs, const ParallelConfig *config, double seconds,
                                double window) {
     double hidden = exposed_seconds(costs, config, seconds, window);
