@@ -59,7 +59,7 @@ enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
 
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
-        3, 3, 3, 0, 6, 2, NUM_SHARDINGS, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3,
+        3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3,
         2, 2, 2, 4, 2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
@@ -133,7 +133,8 @@ static RunPlan plan_of(const Case *c) {
     if (l[VISIBLE] & 2) run_limit_attention(spec);
     spec->per_token = l[PER_TOKEN];
     set_recomputation(&spec->mode, l[RECOMPUTATION]);
-    spec->sharding = (Sharding)l[SHARDED];
+    spec->share_values = l[SHARDED] == NUM_SHARDINGS;
+    spec->sharding = spec->share_values ? SHARD_VALUES : (Sharding)l[SHARDED];
     if (l[OPTIMIZER]) run_use_muon(spec), spec->ema_decay = 0.9;
     spec->virtual_data = l[TREE] ? LEAVES : 0;
     spec->overlap_gradients = l[OVERLAP] > 0;
@@ -147,7 +148,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     static const char *const recomputations[] = {"no",        "selective", "uniform-1",
                                                  "uniform-2", "block-1",   "saved-shares"};
     static const char *const shardings[] = {"", ", sharded optimizer", ", sharded gradients",
-                                            ", sharded values"};
+                                            ", sharded values", ", shared values"};
     static const char *const types[NUM_PRECISIONS] = {"fp32",        "bf16",          "fp16",  "fp8",
                                                       "delayed fp8", "blockwise fp8", "mxfp8", "nvfp4"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};

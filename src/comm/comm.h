@@ -28,6 +28,7 @@
 // the process was stopped does not count. (Where MPI itself blocks, in set-up and at the end, the message names the
 // group and "the other ranks".)
 #pragma once
+#include "base/arena.h"
 #include "base/launcher.h"
 #include "base/rank.h"
 #include "base/text.h"
@@ -149,6 +150,13 @@ Status comm_agree(Comm *comm, Status mine);
 // Compares `lines`, each "NAME\tVALUE\n", with those of rank 0. Where a rank's lines differ, all ranks fail with
 // ERR_CONFIG: the message names the first line that differs, both ranks and both values. Not within a step.
 Status comm_compare(Comm *world, const char *lines);
+
+// ---- memory of a machine ----------------------------------------------------------------------------------
+
+// Memory that all ranks of a group read and write: one copy, plain memory of their processes, zeroed. The ranks must be
+// on one machine (comm_first_here). `take` is collective over the group, with the same size on all its ranks, and fails
+// alike on them. Who writes what others read orders that by a barrier. The group is used by `take` alone.
+Memory comm_shared_memory(Comm *group);
 
 // ---- messages ---------------------------------------------------------------------------------------------
 

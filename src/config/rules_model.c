@@ -424,11 +424,20 @@ static Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-Rule *const model_rules[] = {
-    resolve_latents,         resolve_heads,         resolve_query_groups, resolve_mlp,
-    check_padded_vocabulary, resolve_position_type, resolve_positions,    resolve_rotary_columns,
-    check_rope_scaling,      check_norms,           resolve_windows,      resolve_precision,
-    resolve_lora,            NULL};
+Rule *const model_rules[] = {resolve_latents,
+                             resolve_heads,
+                             resolve_query_groups,
+                             resolve_mlp,
+                             check_padded_vocabulary,
+                             resolve_position_type,
+                             resolve_positions,
+                             resolve_rotary_columns,
+                             check_rope_scaling,
+                             check_norms,
+                             resolve_windows,
+                             resolve_precision,
+                             resolve_lora,
+                             NULL};
 
 static Status check_audits(Options *o) {
     if (o->audit_interval == 0 || o->deterministic_mode) return OK;

@@ -68,6 +68,11 @@ Status device_check(const char *name) {
     return backend->check ? backend->check() : OK;
 }
 
+bool device_is_host(const char *name) {
+    const Backend *backend;
+    return find_kind(name, &backend) == OK && !backend->take && !backend->counts_only;
+}
+
 Status device_survey(const char *name, bool tries, DeviceSurvey *survey, Text *module) {
     const Backend *backend;
     *survey = (DeviceSurvey){0};

@@ -79,6 +79,8 @@ const char *const *device_kinds(int *count);
 // environment that names unknown kernels; ERR_UNAVAILABLE where the module or the GPU is missing. device_open checks
 // the same; callers use this to fail before there is anything to undo.
 Status device_check(const char *kind);
+// Returns whether the memory of this kind is plain memory of the process, where operations are done when they return.
+bool device_is_host(const char *kind);
 // Finds what a null device needs to stand for this kind, without any GPU: ERR_CONFIG for an unknown kind,
 // ERR_UNAVAILABLE where its module is missing, ERR_DATA where that belongs to another build.
 Status device_load(const char *kind);

@@ -94,6 +94,8 @@ static void find_chunks(Params *params, const int *stage_of_chunk) {
     }
 }
 
+bool params_keep_shards(const Params *params) { return params->sharding == SHARD_VALUES && !params->shared; }
+
 bool params_units_apart(const Params *params) { return params->sharding >= SHARD_GRADIENTS; }
 
 static Role replicas_of(int region) { return placement_reductions[region % NUM_REDUCTIONS].replicas; }
@@ -170,25 +172,30 @@ static int num_levels(const Params *params) {
     return levels;
 }
 
-// Finds the value of a parameter in the flat buffer, or with shards of values what this rank keeps of it.
-static void place_value(const Params *params, const Topology *topology, Param *p) {
+// Finds what this rank keeps of a value that is cut into shards.
+static void place_shard(const Params *params, const Topology *topology, Param *p) {
     const ChunkParams *c = &params->chunks[p->chunk];
-    int64_t local = param_local_count(p);
-    if (params->sharding != SHARD_VALUES) {
-        p->value = local_tensor(p, c->values);
-        p->kept = tensor_part(c->values, p->offset, local);
-        return;
-    }
     const ParamSpan *s = span_of(params, p);
     Role role = replicas_of(s->region);
-    int64_t count = s->count / topology_size(topology, role);
-    int64_t shard = s->begin + count * topology_rank(topology, role) - p->offset; // from the share's begin on
-    int64_t begin = shard > 0 ? shard : 0, end = shard + count < local ? shard + count : local;
-    p->value = (Tensor){
-        .rows = placement_rows(&p->place), .cols = placement_cols(&p->place), .dtype = c->values.dtype};
-    p->kept_begin = begin < end ? begin : 0;
-    p->kept = tensor_part(c->values, begin < end ? s->kept + begin - shard : s->kept,
-                          begin < end ? end - begin : 0);
+    int64_t local = param_local_count(p), count = s->count / topology_size(topology, role);
+    // Positions from the begin of the parameter's share on.
+    int64_t shard = s->begin + count * topology_rank(topology, role) - p->offset, end = shard + count;
+    int64_t begin = shard > 0 ? shard : 0;
+    if (end > local) end = local;
+    if (begin >= end) begin = end = shard = 0;
+    p->kept_begin = begin;
+    p->kept =
+        tensor_part(c->values, params->shared ? p->offset + begin : s->kept + begin - shard, end - begin);
+}
+
+static void place_value(const Params *params, const Topology *topology, Param *p) {
+    const ChunkParams *c = &params->chunks[p->chunk];
+    p->value = (Tensor){NULL, placement_rows(&p->place), placement_cols(&p->place), c->values.dtype};
+    if (!params_keep_shards(params)) p->value = local_tensor(p, c->values);
+    if (params->sharding == SHARD_VALUES)
+        place_shard(params, topology, p);
+    else
+        p->kept = tensor_part(c->values, p->offset, param_local_count(p));
 }
 
 // The gradients of experts for the tokens of each other source.
@@ -214,8 +221,8 @@ static void place_chunk(Params *params, Arena *arena, const Topology *topology, 
     int64_t trained = c->region[NUM_REDUCTIONS];
     c->count = c->region[NUM_REGIONS];
     int64_t kept = params_units_apart(params) ? find_spans(params, topology, chunk) : 0;
-    if (params->sharding != SHARD_VALUES) kept = c->count;
-    c->values = tensor_take(arena, "parameters of a chunk", 1, kept, dtype);
+    if (!params_keep_shards(params)) kept = c->count;
+    c->values = tensor_take(params->shared ? params->shared : arena, "parameters of a chunk", 1, kept, dtype);
     int levels = params->values_only ? 0 : num_levels(params);
     if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, trained, F32);
     for (int k = 0; k < levels; k++)
@@ -364,8 +371,8 @@ static Status fill_values(const Params *params, Device *device, const Filling *h
 
 Status params_fill(const Params *params, Device *device, FillParam *fill, void *source,
                    WriteMaster *write_master, void *self) {
-    // The elements between parameters are reduced and gathered with them, so they must be zero.
-    for (int c = 0; c < params->num_chunks; c++)
+    // The elements between parameters are reduced and gathered with them, so they must be zero. Shared memory is.
+    for (int c = 0; c < params->num_chunks && !params->shared; c++)
         device_zero(device, device_stream(device), params->chunks[c].values);
     return fill_values(params, device, &(Filling){fill, source, write_master, self, false, NULL});
 }

@@ -52,8 +52,8 @@ typedef struct Param {
     int chunk;      // of this rank; -1: it is on another pipeline rank, and the tensors are absent
     bool frozen;    // training does not change it: it has no gradient, and the optimizer keeps nothing of it
     int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
-    // Local share, in the run's element type. With shards of values it has memory only while its unit is acquired
-    // (UnitWatch); else its address is NULL, and its shape stays.
+    // Local share, in the run's element type. Where the rank keeps shards alone it has memory only while its unit is
+    // acquired (UnitWatch); else its address is NULL, and its shape stays.
     Tensor value;
     // What this rank keeps of the value: [1, count], elements [kept_begin, kept_begin + count) of the local share.
     // It is the whole share unless values are sharded; absent where the value is another's.
@@ -85,8 +85,8 @@ static inline Param *param_of_source(Param *param, int source) {
 // multiple of PARAM_ALIGNMENT times the number of its replicas. Parameters that are frozen have regions of their own
 // after those, region[NUM_REDUCTIONS + r] for reduction r, in the values alone.
 // With params_units_apart the parameters of a unit in a region are a span of such a length, too, so that each of its
-// replicas may keep an equal shard of it. With shards of values `values` holds this rank's shards alone, one after the
-// other.
+// replicas may keep an equal shard of it. Where a rank keeps shards alone (params_keep_shards) `values` holds them, one
+// after the other.
 enum { NUM_REGIONS = 2 * NUM_REDUCTIONS };
 typedef struct {
     int region, unit;
@@ -121,6 +121,9 @@ typedef struct {
     bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
     bool matrices_apart; // set before placing: hidden matrices lie apart: MATRIX, EXPERT_MATRIX
     Sharding sharding;   // set before placing: what replicas cut into shards
+    // Set before placing, with shards of values: memory that all replicas share. Each replica writes its shards there,
+    // and every value is whole. NULL: there is none, each keeps its shards alone.
+    Arena *shared;
     // Set before placing. The microbatches of a step are divided into so many leaves (a power of two; 0 is 1), one
     // after the other. A rank adds the gradients of a leaf in the order of its microbatches, and the leaves in a binary
     // tree.
@@ -130,6 +133,8 @@ typedef struct {
     int sources;
 } Params;
 
+// Returns whether this rank keeps its shards of the values alone, so that a unit must be gathered before it is used.
+bool params_keep_shards(const Params *params);
 // Returns whether the parameters of a unit are apart from those of others, in each region.
 bool params_units_apart(const Params *params);
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.

@@ -12,8 +12,11 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
     if (!memory) {
         arena_open_measuring(&r->run, "run");
         arena_open_measuring(&r->scratch, "scratch");
+        arena_open_measuring(&r->shared, "shared");
         return OK;
     }
+    Memory shared = comm_shared_memory(context_group(&r->context, ROLE_REPLICAS));
+    if (memory->shared) TRY(arena_open(&r->shared, "shared", shared, memory->shared));
     TRY(arena_open(&r->run, "run", device_memory(r->device), memory->run));
     return arena_open(&r->scratch, "scratch", device_memory(r->device), memory->scratch);
 }
@@ -73,6 +76,7 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
 }
 
 void runtime_close(Runtime *r) {
+    arena_close(&r->shared);
     arena_close(&r->scratch);
     arena_close(&r->run);
     groups_close(&r->context.groups);
@@ -84,7 +88,7 @@ void runtime_close(Runtime *r) {
 bool runtime_is_measuring(const Runtime *r) { return r->run.measuring; }
 
 RuntimeMemory runtime_memory_used(const Runtime *r) {
-    return (RuntimeMemory){r->run.peak, r->scratch.peak, device_workspace_peak(r->device)};
+    return (RuntimeMemory){r->run.peak, r->scratch.peak, device_workspace_peak(r->device), r->shared.peak};
 }
 
 Status runtime_run_alone(int size, int rank, RankMain *rank_main, void *arg) {

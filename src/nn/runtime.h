@@ -11,6 +11,7 @@ typedef struct {
     size_t run;       // of the arena for everything that lives as long as the runtime
     size_t scratch;   // of the arena for one instruction
     size_t workspace; // of the device's operations
+    size_t shared;    // of the arena that this rank shares with its replicas: of all of them together
 } RuntimeMemory;
 
 typedef struct {
@@ -29,6 +30,7 @@ typedef struct {
     Comm *world;
     Device *device;
     Arena run, scratch;
+    Arena shared;    // one copy for all replicas of a machine (comm_shared_memory), where the memory has any
     Context context; // points into the runtime, which must not move
 } Runtime;
 

@@ -50,7 +50,7 @@ static void add_bucket(Buckets *buckets, const Context *c, const Params *params,
     b.sharded = params->sharding >= SHARD_OPTIMIZER && b.replicas > 1;
     b.shard_count = b.sharded ? b.count / b.replicas : b.count;
     b.shard_begin = b.begin + (b.sharded ? b.shard_count * b.replica : 0);
-    if (params->sharding != SHARD_VALUES) b.kept_begin = b.shard_begin;
+    if (!params_keep_shards(params)) b.kept_begin = b.shard_begin;
     for (int unit = 0; unit < params->num_units; unit++) b.num_units += bucket_holds(&b, params, unit);
     buckets->items[buckets->count + buckets->num_frozen] = b;
     buckets->count += !b.frozen, buckets->num_frozen += b.frozen;

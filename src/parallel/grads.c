@@ -162,6 +162,7 @@ static void post_gathers(GradReducer *r, int chunk) {
 }
 
 void grad_reducer_gather(GradReducer *r) {
+    if (r->window) window_forget(r->window);
     if (!r->buckets->sharded || r->window) return;
     rank_doing("gather of weights over dp");
     for (int chunk = 0; chunk < r->params->num_chunks; chunk++) post_gathers(r, chunk);

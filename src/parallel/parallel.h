@@ -45,10 +45,11 @@ bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 
 // ---- a window of units, where values are cut into shards -------------------------------------------
 
-// Whole values of the units in use, where each replica keeps shards of values alone (SHARD_VALUES). A unit that is
-// acquired is gathered into the window, and the one that the model says it uses next is gathered meanwhile. Units
-// stay there until others need their memory, or their shards change. The units of a chunk in turn lie at the begin and
-// at the end of the window, which holds the two neighbours that take most.
+// Whole values of the units in use, where replicas cut values into shards (SHARD_VALUES). Where they share memory
+// (Params.shared) every value is there, and ranks only wait for each other after shards have changed. Else each replica
+// keeps its shards alone: a unit that is acquired is gathered into the window, and the one that the model says it uses
+// next is gathered meanwhile. Units stay there until others need their memory, or their shards change. The units of a
+// chunk in turn lie at the begin and at the end of the window, which holds the two neighbours that take most.
 typedef struct {
     int bucket;
     int64_t begin; // of the bucket's values in the window
@@ -66,6 +67,8 @@ typedef struct {
     Context *context;
     const Params *params;
     const Buckets *buckets;
+    bool shared;       // every value is there
+    bool settled;      // then: no other rank still writes its shards
     Tensor memory;     // [1, elements], in the run's element type
     WindowUnit *units; // [params->num_units]; of other ranks' units: no parts
     WindowPart *parts;

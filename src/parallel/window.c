@@ -57,7 +57,9 @@ static void lay_out(Window *w, int64_t elements) {
 
 Status window_create(Window *w, Context *context, const Params *params, const Buckets *buckets,
                      Arena *arena) {
-    *w = (Window){.context = context, .params = params, .buckets = buckets};
+    *w = (Window){
+        .context = context, .params = params, .buckets = buckets, .shared = !params_keep_shards(params)};
+    if (w->shared) return OK;
     int num_parts = 0;
     int64_t elements;
     for (int unit = 0; unit < params->num_units; unit++) num_parts += list_parts(w, unit, NULL, &elements);
@@ -136,7 +138,19 @@ static void start(const Window *w, int unit) {
     u->there = true;
 }
 
+// Waits until all replicas have written their shards.
+static void settle(Window *w) {
+    if (w->settled) return;
+    device_sync(w->context->device, w->context->stream);
+    comm_barrier(context_group(w->context, ROLE_REPLICAS));
+    w->settled = true;
+}
+
 void window_acquire(Window *w, int unit, int next) {
+    if (w->shared) {
+        settle(w);
+        return;
+    }
     WindowUnit *u = &w->units[unit];
     if (!u->num_parts) return;
     if (!u->there) start(w, unit);
@@ -146,10 +160,13 @@ void window_acquire(Window *w, int unit, int next) {
     if (next >= 0 && !w->units[next].there && !memory_is_used(w, &w->units[next])) start(w, next);
 }
 
-void window_release(Window *w, int unit) { w->units[unit].in_use = false; }
+void window_release(Window *w, int unit) {
+    if (!w->shared) w->units[unit].in_use = false;
+}
 
 void window_forget(Window *w) {
-    for (int unit = 0; unit < w->params->num_units; unit++) {
+    w->settled = false;
+    for (int unit = 0; unit < w->params->num_units && !w->shared; unit++) {
         CHECK(!w->units[unit].in_use, "unit %d is in use while its shards change", unit);
         if (w->units[unit].there) drop(w, unit);
     }

@@ -234,7 +234,8 @@ static void add_missing(bool missing, const char *what, Text *out) {
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
     add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train has no context parallelism", out);
-    add_missing(c->factors > FACTORS_FP8, "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
+    add_missing(c->factors > FACTORS_FP8,
+                "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train",
              grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
     Command command = command_begin(out, program);

@@ -32,6 +32,7 @@ typedef struct {
     int stash_limit;
     bool scatter_gather; // cut messages between stages over tp
     Sharding sharding;   // over the replicas of parameters
+    bool share_values;   // with shards of values: replicas of one machine share one copy, where they can
     int virtual_data;    // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
@@ -63,13 +64,16 @@ typedef struct {
     int pools[NUM_BUFFER_KINDS]; // buffers that smaller batches of the run need, where that may be more
     size_t scratch;              // within one instruction
     size_t workspace;            // of the device's operations
-    size_t total;
-    double flops; // of one training step, counted by the operations
+    size_t shared;               // by this rank and its replicas: values of which there is one copy
+    int sharers;                 // how many ranks share that
+    size_t total;                // with an equal part of what is shared
+    double flops;                // of one training step, counted by the operations
 } EngineMemory;
 
 typedef struct Engine Engine;
 
-// The spec with what --attention-backend auto leaves to the GPU of a rank with this number among those of its machine
+// The spec with what a run here decides: whether replicas share values, as ranks of one process do; and what
+// --attention-backend auto leaves to the GPU of a rank with this number among those of its machine
 // decided, so that the memory measured is that of a run here. Where there is no GPU it stays open, and the workspace
 // has room for either. engine_open does so itself.
 EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here);

@@ -34,6 +34,7 @@ static Status open_model(Engine *e) {
     e->params.leaves = e->leaves.count;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
     e->params.sharding = e->spec.sharding;
+    if (e->spec.share_values) e->params.shared = &e->runtime.shared;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
     params_place(&e->params, run, &c->groups.topology, e->spec.mode.dtype, stages, v);
@@ -98,7 +99,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
     Topology topology = schedule_topology(&e->schedule, spec->grid, comm_rank(world));
     e->first = topology_is_first(&topology), e->last = topology_is_last(&topology);
-    RuntimeMemory arenas = {memory->run, memory->scratch, memory->workspace};
+    RuntimeMemory arenas = {memory->run, memory->scratch, memory->workspace, memory->shared};
     RuntimeSpec runtime = {.topology = topology,
                            .roles = ALL_ROLES,
                            .device = spec->device,
@@ -149,15 +150,42 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     return comm_agree(world, pipeline_connect(e->pipeline));
 }
 
+// Returns whether the replicas of every parameter are the same ranks, and more than one.
+static bool has_one_set_of_replicas(Grid grid) {
+    bool one = grid_count(grid, ROLE_REPLICAS) > 1;
+    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
+        one &= grid_same(grid, placement_reductions[r].replicas, ROLE_REPLICAS);
+    return one;
+}
+
 EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
     EngineSpec here = *spec;
     here.mode.attention = device_choose_attention(
         &(DeviceOptions){.kind = spec->device, .rank_here = rank_here, .attention = spec->mode.attention});
+    here.share_values = spec->share_values && spec->sharding == SHARD_VALUES &&
+                        device_is_host(spec->device) && has_one_set_of_replicas(spec->grid);
     return here;
 }
 
+// Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.
+static bool replicas_share_machines(Grid grid, Comm *world) {
+    const RoleInfo *role = &topology_roles[ROLE_REPLICAS];
+    int size = comm_size(world), mine = comm_first_here(world);
+    int *first = calloc(2 * (size_t)size, sizeof *first), *replicas = first + size;
+    CHECK(first, "no memory for the machines of %d ranks", size);
+    comm_all_gather_host(world, &mine, first, sizeof mine);
+    bool share = true;
+    for (int rank = 0; rank < size; rank++) {
+        int count = grid_group(grid, rank, role->view, role->axes, replicas);
+        for (int i = 0; i < count; i++) share &= first[replicas[i]] == first[rank];
+    }
+    free(first);
+    return share;
+}
+
 Status engine_open_empty(Engine **out, const EngineSpec *spec, Comm *world) {
-    const EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
+    EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
+    here.share_values = here.share_values && replicas_share_machines(here.grid, world);
     EngineMemory memory;
     DeviceCalls calls = {0};
     Engine *e = *out = calloc(1, sizeof *e);
@@ -452,7 +480,10 @@ const Params *engine_params(Engine *e) {
 }
 
 void engine_values_change(Engine *e) {
-    if (e->reducer.window) window_forget(e->reducer.window);
+    if (!e->reducer.window) return;
+    // Others may still use what this rank is about to write.
+    if (e->params.shared) comm_barrier(context_group(&e->runtime.context, ROLE_REPLICAS));
+    window_forget(e->reducer.window);
 }
 
 const EngineSpec *engine_spec_of(const Engine *e) { return &e->spec; }

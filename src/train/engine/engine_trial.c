@@ -81,10 +81,13 @@ EngineMemory engine_memory_used(const Engine *e) {
                          .num_recomputed = pipeline_pool_count(e->pipeline, BUFFER_RECOMPUTED),
                          .scratch = arenas.scratch,
                          .workspace = arenas.workspace,
+                         .shared = arenas.shared,
+                         .sharers = context_ranks(&e->runtime.context, ROLE_REPLICAS),
                          .flops = counted_flops(e->runtime.device)};
     memcpy(used.pools, e->memory.pools, sizeof used.pools);
     used.total = used.run + used.stash * (size_t)used.num_stashes +
-                 used.recomputed * (size_t)used.num_recomputed + used.scratch + used.workspace;
+                 used.recomputed * (size_t)used.num_recomputed + used.scratch + used.workspace +
+                 used.shared / (size_t)used.sharers;
     return used;
 }
 
@@ -93,6 +96,7 @@ static void print_arenas(const Engine *e, Text *map) {
     const Arena *stash = pipeline_pool_fullest(e->pipeline, BUFFER_STASH);
     const Arena *recomputed = pipeline_pool_fullest(e->pipeline, BUFFER_RECOMPUTED);
     arena_print(&e->runtime.run, add_line, map);
+    if (e->runtime.shared.used) arena_print(&e->runtime.shared, add_line, map);
     if (stash) arena_print(stash, add_line, map);
     if (recomputed) arena_print(recomputed, add_line, map);
     arena_print(&e->runtime.scratch, add_line, map);

@@ -14,6 +14,7 @@ typedef struct {
     Schedule schedule;
     Text ranks, saved, blocks;
     int64_t checkpoint_bytes;
+    size_t shared_bytes; // the most that the replicas of a stage share
 } Report;
 
 static double sbh(const EngineSpec *spec) {
@@ -87,6 +88,7 @@ static Status measure_rank(Report *r, int pp) {
     if (shown) text_add(&r->blocks, "\nthe arenas of pipeline rank %d:\n", pp);
     TRY(engine_measure(r->spec, rank, &m, shown ? &r->blocks : NULL));
     add_rank(r, pp, &m);
+    if (m.shared > r->shared_bytes) r->shared_bytes = m.shared;
     if (r->spec->mode.recompute >= RECOMPUTE_UNIFORM) add_saved(r, pp, &m);
     return OK;
 }
@@ -128,6 +130,15 @@ static void add_staging(const Report *r, Text *out) {
         mib(peer_staging_bytes(ranks) + groups_staging_bytes(&first, ALL_ROLES, peer_staging_bytes)));
 }
 
+static void add_shared(const Report *r, Text *out) {
+    if (!r->shared_bytes) return;
+    text_add(
+        out,
+        "\nReplicas of one machine share one copy of the values, %.1f MiB, of which the total of a rank has an equal part.\n"
+        "On several machines, or with --no-share-parameters, each rank keeps shards and gathers a unit at a time.\n",
+        mib(r->shared_bytes));
+}
+
 static void add_checkpoints(const Report *r, Text *out) {
     double one = (double)r->checkpoint_bytes / 1048576;
     text_add(
@@ -153,6 +164,7 @@ static void print_report(const Report *r, Text *out) {
                  text_string(&r->saved));
     text_add(out, "%s", text_string(&r->blocks));
     add_staging(r, out);
+    add_shared(r, out);
     add_checkpoints(r, out);
 }
 
