@@ -8,7 +8,7 @@ endif()
 # The layer's own copy of the kernels is F32 on the baseline of the architecture; each other combination is an object
 # library whose symbols end in the names of both.
 set(kernel_sources src/device/cpu/kernels.c src/device/cpu/matmul.c src/device/cpu/attention.c src/device/cpu/cached.c
-    src/device/cpu/optimizer.c src/device/cpu/qk_norm.c)
+    src/device/cpu/optimizer.c src/device/cpu/qk_norm.c src/device/cpu/experts.c)
 set(f32_sources) # of the combinations with F32 alone
 if(NOT HAS_oneDNN)
   set(f32_sources src/device/cpu/product.c)

@@ -2,6 +2,7 @@
 // vocabularies, in place. Tests compare what they leave on several devices, in every element type.
 #pragma once
 #include "attention_cases.h"
+#include "device_expert_cases.h"
 #include "device_feature_cases.h"
 #include "device_training_cases.h"
 
@@ -460,6 +461,23 @@ static const Case CASES[] = {
     {"blend into parts", run_blend, 1e-6, 0, {1, 1027, 0, 2, 3}, 0},
     {"blend of parts into parts", run_blend, 1e-6, 0, {2, 500, 1, 2, 2}, 0},
     {"add", run_add, 0, 0, {7, 77}, 0},
+    // rows, experts, k, flags, groups, open groups, B; p: the factor of the balancing loss
+    {"router", run_router, 1e-5, 1, {21, 8, 2, 0, 0, 0, 3}, 0},
+    {"router of one expert of many", run_router, 1e-5, 1, {9, 130, 1, PRE_SOFTMAX | SCALED, 0, 0, 9}, 0.5f},
+    {"router before softmax", run_router, 1e-5, 1, {12, 33, 4, PRE_SOFTMAX, 0, 0, 1}, 0.5f},
+    {"router of sigmoids", run_router, 1e-5, 1, {14, 64, 6, SIGMOID | SCALED, 0, 0, 2}, 0.5f},
+    {"router with biases", run_router, 1e-5, 1, {14, 16, 1, SIGMOID | WITH_EXPERT_BIAS, 0, 0, 7}, 0},
+    {"router of groups", run_router, 1e-5, 1, {24, 48, 4, SIGMOID | WITH_EXPERT_BIAS, 6, 2, 1}, 0.5f},
+    {"router of groups of softmax", run_router, 1e-5, 1, {24, 12, 3, PRE_SOFTMAX, 4, 3, 4}, 0.5f},
+    {"router of large logits", run_router, 1e-5, 1, {8, 40, 3, SATURATED, 0, 0, 2}, 0},
+    // rows, experts, k, columns, capacity, B; p 1: by position
+    {"rows of experts", run_pairs, 1e-5, 1, {33, 5, 2, 70, 0, 0}, 0},
+    {"rows of experts with a capacity", run_pairs, 1e-5, 1, {36, 4, 3, 64, 7, 3}, 0},
+    {"rows of experts with the first ones", run_pairs, 1e-5, 1, {300, 2, 1, 8, 50, 2}, 1},
+    {"rows of more experts than pairs", run_pairs, 1e-5, 1, {3, 100, 1, 33, 0, 0}, 0},
+    // rows, columns, B, first row, in place
+    {"jitter", run_jitter, 1e-6, 1, {12, 37, 3, 0, 0}, 0.1f},
+    {"jitter in place", run_jitter, 1e-6, 1, {8, 64, 2, 10, 1}, 0.01f},
 };
 enum { NUM_CASES = sizeof CASES / sizeof *CASES };
 

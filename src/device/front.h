@@ -12,6 +12,8 @@ struct Stream {
     size_t peak_bytes; // the largest workspace that any operation needed
 };
 
+enum { MAX_RESERVED = 32 };
+
 struct Device {
     Backend backend; // its callbacks are all set
     // Whose workspace is reported: the backend, or the one that a null device stands for.
@@ -24,6 +26,8 @@ struct Device {
     void (*hook)(void *self); // called before every operation; may be NULL
     void *hook_self;
     DeviceWait wait;
+    Matmul reserved[MAX_RESERVED]; // the last kinds of products that matmul_reserve was asked for
+    int num_reserved;
     OnOperation *listener; // called for every operation; may be NULL
     void *listener_self;
 };

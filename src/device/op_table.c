@@ -50,6 +50,16 @@
     X(BLEND, Blend, y_value, y_value, "x", "x_value", "y", "y_value")                                        \
     X(ADD, Add, x, y, "x", "y")                                                                              \
     X(ARRANGE_COLUMNS, ArrangeColumns, a, y, "a", "b", "c", "y")                                             \
+    X(ROUTER_FORWARD, RouterForward, logits, experts, "logits", "bias", "weights", "experts")                \
+    X(ROUTER_SUMS, RouterSums, logits, sums, "logits", "counts", "sums")                                     \
+    X(ROUTER_BACKWARD, RouterBackward, dlogits, dlogits, "logits", "experts", "dweights", "counts",          \
+      "dlogits")                                                                                             \
+    X(ROUTER_DROP, RouterDrop, weights, kept, "weights", "experts", "kept")                                  \
+    X(SORT_PAIRS, SortPairs, experts, counts, "experts", "order", "positions", "counts")                     \
+    X(GATHER_ROWS, GatherRows, x, y, "x", "order", "y")                                                      \
+    X(COMBINE_ROWS, CombineRows, x, y, "x", "positions", "weights", "y")                                     \
+    X(COMBINE_BACKWARD, CombineBackward, dy, dweights, "dy", "x", "positions", "weights", "dx", "dweights")  \
+    X(JITTER, Jitter, x, y, "x", "y")                                                                        \
     X(MATMUL_SUMS, MatmulSums, a, sums, "a", "b", "d", "sums")                                               \
     X(MATMUL_GELU, MatmulGelu, a, aux, "a", "b", "bias", "d", "aux")                                         \
     X(MATMUL_GELU_BACKWARD, MatmulGeluBackward, a, d, "a", "b", "aux", "d")                                  \
@@ -85,7 +95,7 @@ const char *device_op_name(DeviceOp op) { return op_rows[op].name; }
 
 DType op_element(DeviceOp op, const void *args) {
     Tensor x = ((const Tensor *)args)[op_rows[op].element];
-    return x.data ? x.dtype : F32;
+    return x.data && x.dtype != I32 ? x.dtype : F32;
 }
 
 // A sum, a state, or a tensor that is written where it was read.

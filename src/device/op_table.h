@@ -14,7 +14,7 @@ typedef struct {
 } OpRow;
 extern const OpRow op_rows[NUM_DEVICE_OPS];
 
-// The element type of a call; F32 where the tensor that gives it is absent.
+// The element type of a call; F32 where the tensor that gives it is absent, or one of I32.
 DType op_element(DeviceOp op, const void *args);
 // The segments of a call, and how many they are; 0: it has no table of segments.
 int op_segments(DeviceOp op, const void *args, const OpSegment **segments);

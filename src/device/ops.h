@@ -58,7 +58,16 @@
     X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
     X(BLEND, blend, Blend, 2, 2)                                                                             \
     X(ADD, add, Add, 1, 1)                                                                                   \
-    X(ARRANGE_COLUMNS, arrange_columns, ArrangeColumns, 3, 1)
+    X(ARRANGE_COLUMNS, arrange_columns, ArrangeColumns, 3, 1)                                                \
+    X(ROUTER_FORWARD, router_forward, RouterForward, 2, 2)                                                   \
+    X(ROUTER_SUMS, router_sums, RouterSums, 1, 2)                                                            \
+    X(ROUTER_BACKWARD, router_backward, RouterBackward, 4, 1)                                                \
+    X(ROUTER_DROP, router_drop, RouterDrop, 2, 1)                                                            \
+    X(SORT_PAIRS, sort_pairs, SortPairs, 1, 3)                                                               \
+    X(GATHER_ROWS, gather_rows, GatherRows, 2, 1)                                                            \
+    X(COMBINE_ROWS, combine_rows, CombineRows, 3, 1)                                                         \
+    X(COMBINE_BACKWARD, combine_backward, CombineBackward, 4, 2)                                             \
+    X(JITTER, jitter, Jitter, 1, 1)
 
 //  Operations that join others so that a tensor is read once. A device that is `fused` makes them; for all others the
 //  front makes each of the basic ones (fused.c), and these are counted: no number and no bit of theirs changes.
@@ -445,5 +454,6 @@ typedef struct {
 } PositionBackward;
 void position_backward(Device *device, Stream *stream, PositionBackward args);
 
+#include "device/ops_experts.h"  // routers, rows ordered by experts
 #include "device/ops_few_bits.h" // factors of 8 and 4 bits
 #include "device/ops_training.h" // losses, the optimizer

@@ -225,6 +225,7 @@ static int64_t floats_of_thread(DeviceOp op, const void *args) {
     case OP_ATTENTION_FORWARD: return cpu_head_sizes(forward->shape, false).all;
     case OP_ATTENTION_BACKWARD: return cpu_head_sizes(backward->shape, true).all;
     case OP_ATTENTION_CACHED: return cpu_cached_floats(args);
+    case OP_ROUTER_DROP: return cpu_drop_floats(args);
     default: return 0;
     }
 }

@@ -1,6 +1,6 @@
 // The cpu backend's own pieces: what its files share.
 //
-// The kernels (kernels.c, matmul.c, attention.c, cached.c, optimizer.c) are compiled once
+// The kernels (kernels.c, matmul.c, attention.c, cached.c, qk_norm.c, experts.c, optimizer.c) are compiled once
 // per instruction set and element type, each time into a whole Backend. The program runs on any CPU of its
 // architecture: it takes the first variant that the machine at hand can run, and of it the backend of an
 // operation's element type. Every operation is cut into pieces by its shapes alone, and each piece is
@@ -102,6 +102,15 @@ void CPU_NAME(cpu_qk_sums)(const Exec *exec, const QkSums *args);
 void CPU_NAME(cpu_qk_norm_forward)(const Exec *exec, const QkNormForward *args);
 void CPU_NAME(cpu_qk_norm_backward_input)(const Exec *exec, const QkNormBackwardInput *args);
 void CPU_NAME(cpu_qk_norm_backward_weight)(const Exec *exec, const QkNormBackwardWeight *args);
+void CPU_NAME(cpu_router_forward)(const Exec *exec, const RouterForward *args);
+void CPU_NAME(cpu_router_sums)(const Exec *exec, const RouterSums *args);
+void CPU_NAME(cpu_router_backward)(const Exec *exec, const RouterBackward *args);
+void CPU_NAME(cpu_router_drop)(const Exec *exec, const RouterDrop *args);
+void CPU_NAME(cpu_sort_pairs)(const Exec *exec, const SortPairs *args);
+void CPU_NAME(cpu_gather_rows)(const Exec *exec, const GatherRows *args);
+void CPU_NAME(cpu_combine_rows)(const Exec *exec, const CombineRows *args);
+void CPU_NAME(cpu_combine_backward)(const Exec *exec, const CombineBackward *args);
+void CPU_NAME(cpu_jitter)(const Exec *exec, const Jitter *args);
 void CPU_NAME(cpu_abs_max)(const Exec *exec, const AbsMax *args);
 void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *args);
 void CPU_NAME(cpu_adamw)(const Exec *exec, const AdamW *args);
@@ -164,3 +173,5 @@ CpuHeadSizes cpu_head_sizes(AttentionShape shape, bool backward);
 static inline int64_t cpu_cached_floats(const AttentionCached *args) {
     return cpu_row_stride(args->position + args->shape.sequence);
 }
+// The workspace of one thread for the pairs of an expert and a sample, in floats: a weight and a number for each.
+static inline int64_t cpu_drop_floats(const RouterDrop *args) { return 2 * (args->experts.rows / args->samples); }

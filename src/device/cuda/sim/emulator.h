@@ -90,6 +90,7 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu) {
     sim_exchange(SIM_SYNCWARP, mask, 0, sim_place.lane);
 }
 
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return (unsigned)sim_exchange(SIM_BALLOT, mask, predicate != 0, sim_place.lane);
 }
