@@ -90,8 +90,13 @@ static void make_latent(ModelShape *s) {
                      .mscale_all = 0.7};
 }
 
-const char *const run_model_names[NUM_RUN_MODELS] = {"gpt",      "llama", "sandwich",
-                                                     "parallel", "post",  "latent"};
+// Experts in every layer, and shared ones.
+static void make_experts(ModelShape *s) {
+    s->experts = 4, s->experts_topk = 2, s->expert_ffn = 16, s->shared_ffn = 8;
+}
+
+const char *const run_model_names[NUM_RUN_MODELS] = {"gpt",  "llama",  "sandwich", "parallel",
+                                                     "post", "latent", "experts"};
 
 void run_make_model(EngineSpec *spec, RunModel model) {
     if (model == RUN_GPT) return;
@@ -100,6 +105,7 @@ void run_make_model(EngineSpec *spec, RunModel model) {
     if (model == RUN_PARALLEL) make_parallel(&spec->shape);
     if (model == RUN_POST) make_post(&spec->shape);
     if (model == RUN_LATENT) make_latent(&spec->shape);
+    if (model == RUN_EXPERTS) make_experts(&spec->shape);
 }
 
 int32_t run_token(int64_t sample, int64_t position, int vocabulary) {

@@ -52,6 +52,7 @@ typedef enum {
     RUN_PARALLEL,
     RUN_POST,
     RUN_LATENT,
+    RUN_EXPERTS,
     NUM_RUN_MODELS
 } RunModel;
 extern const char *const run_model_names[NUM_RUN_MODELS];

@@ -7,15 +7,17 @@
 #include <string.h>
 
 typedef struct {
-    void *sublayers[NUM_SUBLAYERS]; // their records
-    int unit;                       // of its parameters
+    void *sublayers[LAYER_SUBLAYERS]; // their records
+    const SublayerKind *kinds[LAYER_SUBLAYERS];
+    size_t stash_at[LAYER_SUBLAYERS]; // where their stashes begin
+    int unit;                         // of its parameters
 } Layer;
 
 // The record of what a layer keeps of a microbatch, followed by the records of its sublayers.
 typedef struct {
     // The inputs of the sublayers. They are dead after the input half of their sublayer's backward. Then inputs[i + 1]
     // holds what the weight half of sublayer i needs (SublayerArgs.dlast), and inputs[0] that of the last.
-    Tensor inputs[NUM_SUBLAYERS];
+    Tensor inputs[LAYER_SUBLAYERS];
     Tensor saved; // inputs[0] or a share of its rows, kept for recomputation
 } LayerStash;
 
@@ -55,9 +57,13 @@ static int most_layers(const Gpt *gpt) {
 static void declare_layer(Gpt *gpt, const Builder *builder, int number) {
     Layer *layer = &gpt->layers[number];
     layer->unit = params_begin_unit(builder->params);
-    for (int i = 0; i < NUM_SUBLAYERS; i++) {
-        layer->sublayers[i] = (char *)gpt->records + (size_t)number * gpt->records_bytes + gpt->record_at[i];
-        sublayer_kinds[i]->declare(builder, number, layer->sublayers[i]);
+    for (int i = 0; i < LAYER_SUBLAYERS; i++) {
+        int kind = model_sublayer(&gpt->shape, number, i);
+        layer->sublayers[i] =
+            (char *)gpt->records + (size_t)number * gpt->records_bytes + gpt->record_at[kind];
+        layer->kinds[i] = sublayer_kinds[kind];
+        layer->stash_at[i] = gpt->stash_at[kind];
+        layer->kinds[i]->declare(builder, number, layer->sublayers[i]);
     }
 }
 
@@ -156,10 +162,10 @@ static Tensor layer_rotary_table(const Gpt *gpt, int layer) {
 }
 
 static void place_layer_cache(const Gpt *gpt, const Layer *layer, Arena *arena, int64_t positions) {
-    for (int i = 0; i < NUM_SUBLAYERS; i++)
-        if (sublayer_kinds[i]->place_cache)
-            sublayer_kinds[i]->place_cache(layer->sublayers[i], arena, positions,
-                                           gpt->context->mode.microbatch);
+    for (int i = 0; i < LAYER_SUBLAYERS; i++)
+        if (layer->kinds[i]->place_cache)
+            layer->kinds[i]->place_cache(layer->sublayers[i], arena, positions,
+                                         gpt->context->mode.microbatch);
 }
 
 void gpt_place_cache(Gpt *gpt, Arena *arena, int64_t positions) {
@@ -232,7 +238,7 @@ static SublayerArgs sublayer_args(const Gpt *gpt, int number, LayerStash *stash,
     return (SublayerArgs){.context = gpt->context,
                           .microbatch = mb,
                           .self = gpt->layers[number].sublayers[i],
-                          .stash = (char *)stash + gpt->stash_at[i],
+                          .stash = (char *)stash + gpt->layers[number].stash_at[i],
                           .rotary_table = layer_rotary_table(gpt, number)};
 }
 
@@ -244,16 +250,16 @@ static void forward_layer(Gpt *gpt, int number, int next, LayerStash *stash, Ten
     stash->saved = saved;
     stash->inputs[0] = x;
     unit_acquire(gpt->context, gpt->layers[number].unit, next);
-    for (int i = 0; i < NUM_SUBLAYERS; i++) {
+    for (int i = 0; i < LAYER_SUBLAYERS; i++) {
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
-        bool last = i + 1 == NUM_SUBLAYERS;
+        bool last = i + 1 == LAYER_SUBLAYERS;
         if (!last)
             stash->inputs[i + 1] =
                 tensor_take(arena, "hidden between the halves of a layer", x.rows, x.cols, x.dtype);
         args.x = stash->inputs[gpt->shape.parallel_block ? 0 : i], args.residual = stash->inputs[i];
         args.y = last ? y : stash->inputs[i + 1];
         args.arena = arena;
-        sublayer_kinds[i]->forward(&args);
+        gpt->layers[number].kinds[i]->forward(&args);
     }
     unit_release(gpt->context, gpt->layers[number].unit);
 }
@@ -327,11 +333,11 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 // ---- one chunk, backward ------------------------------------------------------------------------------
 
 static void weight_half(Gpt *gpt, int number, LayerStash *stash, const Microbatch *mb) {
-    for (int i = NUM_SUBLAYERS - 1; i >= 0; i--) {
+    for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) {
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
         args.halves = WEIGHT_HALF;
-        args.dlast = stash->inputs[(i + 1) % NUM_SUBLAYERS];
-        if (sublayer_kinds[i]->has_weights) sublayer_kinds[i]->backward(&args);
+        args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
+        if (gpt->layers[number].kinds[i]->has_weights) gpt->layers[number].kinds[i]->backward(&args);
     }
 }
 
@@ -347,18 +353,18 @@ static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, T
     Tensor between =
         tensor_take(c->scratch, "gradient between the halves of a layer", dy.rows, dy.cols, dy.dtype);
     Tensor dlast = tensor_take(c->scratch, "gradient of the mlp's output", dy.rows, dy.cols, dy.dtype);
-    for (int i = NUM_SUBLAYERS - 1; i >= 0; i--) {
+    for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) {
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
-        bool last = i + 1 == NUM_SUBLAYERS;
+        bool last = i + 1 == LAYER_SUBLAYERS;
         args.halves = halves;
         args.dresidual = last ? dy : between, args.dx = i ? between : dx;
         args.dy = gpt->shape.parallel_block ? dy : args.dresidual;
         args.dlast = last || model_has_post_norm(&gpt->shape) ? dlast : stash->inputs[i + 1];
-        sublayer_kinds[i]->backward(&args);
+        gpt->layers[number].kinds[i]->backward(&args);
     }
     // With a norm after it, a sublayer keeps that gradient itself, and its input may still be needed.
     bool apart = !model_has_post_norm(&gpt->shape);
-    if (halves == INPUT_HALF && apart && sublayer_kinds[NUM_SUBLAYERS - 1]->has_weights)
+    if (halves == INPUT_HALF && apart && gpt->layers[number].kinds[LAYER_SUBLAYERS - 1]->has_weights)
         device_copy(c->device, c->stream, stash->inputs[0], dlast);
     arena_release(c->scratch, mark);
 }

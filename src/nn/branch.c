@@ -7,9 +7,9 @@
 Branch branch_declare(const Builder *b, int layer, const char *norm, const char *post, LinearSpec in,
                       LinearSpec out, const char *dropout) {
     const ModelShape *shape = b->shape;
-    PartName in_name = {0}, out_name = part_name(layer, out.name);
+    PartName in_name = {0}, out_name = {0};
     if (in.name) in_name = part_name(layer, in.name), in.name = in_name.text;
-    out.name = out_name.text;
+    if (out.name) out_name = part_name(layer, out.name), out.name = out_name.text;
     in.in = out.out = shape->hidden;
     in.stddev = shape->init_std;
     out.stddev = shape->init_std / sqrtf(2.0f * (float)shape->layers);
@@ -17,7 +17,7 @@ Branch branch_declare(const Builder *b, int layer, const char *norm, const char 
     branch.hidden_key = rng_key(shape->seed, dropout, (uint64_t)layer);
     if (model_has_pre_norm(shape)) branch.norm = norm_declare(b, part_name(layer, norm).text);
     if (in.name) branch.in = column_linear_declare(b, in);
-    branch.out = row_linear_declare(b, out);
+    if (out.name) branch.out = row_linear_declare(b, out);
     if (model_has_post_norm(shape)) branch.post = norm_declare(b, part_name(layer, post).text);
     float8_declare(b, layer, &branch.in);
     float8_declare(b, layer, &branch.out);
@@ -66,29 +66,40 @@ static void in_backward(const SublayerArgs *a, const Core *core, Tensor dinner, 
         column_linear_backward(a->context, &branch->in, &use, a->halves, stash->norm.y, dinner, dx);
 }
 
-void branch_forward(const SublayerArgs *a, const Core *core) {
+// From norm.y of the stash to `core` of it.
+static void core_forward(const SublayerArgs *a, const Core *core) {
     Context *c = a->context;
     const Branch *branch = a->self;
     BranchStash *stash = a->stash;
     int64_t tokens = a->microbatch->sequence * a->microbatch->samples;
     DType dtype = a->x.dtype;
-    stash->norm = (NormStash){.x = a->x, .y = a->x};
-    if (branch->norm.gamma) norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
     int64_t width = core->width ? core->width(a) : branch->in.weight->value.rows;
     stash->inner = tensor_take(a->arena, core->inner_name, tokens, width, dtype);
     stash->core = tensor_take(a->arena, core->core_name, tokens, branch->out.weight->value.cols, dtype);
     take_adapters(a, stash, tokens);
-    AdapterUse last = use_of(a, &stash->out_adapter);
     if (joins_gelu(a, core)) {
         column_linear_gelu_forward(c, &branch->in, stash->norm.y, stash->inner, stash->core);
     } else {
         in_forward(a, core);
         core->forward(a);
     }
+}
+
+void branch_forward(const SublayerArgs *a, const Core *core) {
+    Context *c = a->context;
+    const Branch *branch = a->self;
+    BranchStash *stash = a->stash;
+    stash->norm = (NormStash){.x = a->x, .y = a->x};
+    if (branch->norm.gamma) norm_apply(c, &branch->norm, a->x, &stash->norm, a->arena);
+    if (!core->all_forward) core_forward(a, core);
+    AdapterUse last = use_of(a, &stash->out_adapter);
     Tensor out = a->y;
     if (branch->post.gamma)
-        out = tensor_take(a->arena, "input of the norm after", a->y.rows, a->y.cols, dtype);
-    row_linear_forward(c, &branch->out, &last, stash->core, out);
+        out = tensor_take(a->arena, "input of the norm after", a->y.rows, a->y.cols, a->y.dtype);
+    if (core->all_forward)
+        core->all_forward(a, out);
+    else
+        row_linear_forward(c, &branch->out, &last, stash->core, out);
     if (branch->post.gamma) norm_apply_to(c, &branch->post, out, a->y, &stash->post, a->arena);
     if (branch->scale > 0)
         scale(c->device, c->stream, (Scale){.x = a->y, .y = a->y, .factor = branch->scale});
@@ -160,11 +171,15 @@ static void input_half(const SublayerArgs *a, const Core *core) {
     bool apart = core->gradient_apart && a->halves == BOTH_HALVES && device_is_fused(c->device);
     if (apart || joins_gelu(a, core))
         dinner = tensor_take(c->scratch, "gradient apart", dinner.rows, dinner.cols, dinner.dtype);
-    core_gradient(a, core, last_gradient(a), dinner);
+    Tensor dlast = last_gradient(a);
+    if (!core->all_backward) core_gradient(a, core, dlast, dinner);
     if (dinner.data != stash->inner.data && a->halves == INPUT_HALF)
         device_copy(c->device, c->stream, stash->inner, dinner);
     Tensor dnorm = tensor_take(c->scratch, "gradient of norm", dy.rows, dy.cols, dy.dtype);
-    in_backward(a, core, dinner, dnorm);
+    if (core->all_backward)
+        core->all_backward(a, dlast, dnorm);
+    else
+        in_backward(a, core, dinner, dnorm);
     if (branch->norm.gamma)
         norm_gradient(c, &branch->norm, &stash->norm, dnorm, a->dresidual, a->dx);
     else
@@ -178,6 +193,10 @@ void branch_backward(const SublayerArgs *a, const Core *core) {
     const BranchStash *stash = a->stash;
     if (a->halves & INPUT_HALF) {
         input_half(a, core);
+        return;
+    }
+    if (core->all_backward) {
+        core->all_backward(a, last_place(a), (Tensor){0});
         return;
     }
     row_linear_backward(a->context, &branch->out, NULL, a->halves, stash->core, last_place(a), (Tensor){0});

@@ -35,6 +35,11 @@ typedef struct {
     int64_t (*width)(const SublayerArgs *args);
     void (*in_forward)(const SublayerArgs *args);
     void (*in_backward)(const SublayerArgs *args, Tensor dinner, Tensor dx);
+    // What takes the place of both linear layers and all between them where neither has a weight, or NULL: from norm.y
+    // of the stash to the output [T', H], and from the gradient of that to the gradient of norm.y, dx, which is absent
+    // in a weight half. The other functions are then not called.
+    void (*all_forward)(const SublayerArgs *args, Tensor out);
+    void (*all_backward)(const SublayerArgs *args, Tensor dout, Tensor dx);
     // Returns whether the core is GELU in its tanh form, which a device that is fused joins with `in` and `out`. NULL:
     // no.
     bool (*is_gelu)(const SublayerArgs *args);
@@ -43,7 +48,7 @@ typedef struct {
     void (*backward)(const SublayerArgs *args, Tensor dcore, Tensor dinner);
 } Core;
 
-// Declares the parameters, none for an `in` without a name. `norm`, `post` and the names of `in` and `out` are those of
+// Declares the parameters, none for an `in` or `out` without a name. `norm`, `post` and the names of `in` and `out` are those of
 // the layer's parts, as in Megatron-LM; `dropout` names the stream of random numbers. Sizes on the side of the residual
 // stream, and deviations, are set here.
 Branch branch_declare(const Builder *builder, int layer, const char *norm, const char *post, LinearSpec in,

@@ -1,15 +1,14 @@
 // The MLP sublayer: norm, fc1, activation, fc2.
+#include "nn/activation.h"
 #include "nn/adapter.h"
 #include "nn/branch.h"
 
 typedef struct {
-    Branch branch;          // in: fc1, out: fc2
-    bool is_gated, is_gelu; // is_gelu: the gate of one that is gated
-    GeluForm form;          // of one that is not
+    Branch branch; // in: fc1, out: fc2
+    MlpActivation activation;
 } Mlp;
 
-// Outputs of fc1: gate and up, or one.
-static int64_t inner_width(const ModelShape *s) { return (model_is_gated(s) ? 2 : 1) * (int64_t)s->ffn; }
+static int64_t inner_width(const ModelShape *s) { return activation_inputs(s, s->ffn); } // outputs of fc1
 
 static LinearSpec fc1_spec(const ModelShape *s) {
     LinearSpec fc1 = {.name = "mlp.linear_fc1",
@@ -37,44 +36,24 @@ static void declare(const Builder *b, int layer, void *self) {
     LinearSpec fc1 = fc1_spec(shape), fc2 = fc2_spec(shape);
     m->branch =
         branch_declare(b, layer, "pre_mlp_layernorm", "post_mlp_layernorm", fc1, fc2, "mlp output dropout");
-    m->is_gated = model_is_gated(shape);
-    m->is_gelu = shape->activation == ACTIVATION_GEGLU;
-    m->form = shape->activation == ACTIVATION_GELU_ERF       ? GELU_EXACT
-              : shape->activation == ACTIVATION_RELU_SQUARED ? RELU_SQUARED
-                                                             : GELU_TANH;
+    m->activation = activation_of(shape);
 }
 
 static void core_forward(const SublayerArgs *args) {
-    Context *c = args->context;
     const Mlp *m = args->self;
     const BranchStash *s = args->stash;
-    Tensor bias = param_value(m->branch.in.bias);
-    if (m->is_gated)
-        swiglu_forward(c->device, c->stream,
-                       (SwigluForward){.x = s->inner, .bias = bias, .y = s->core, .gelu = m->is_gelu});
-    else
-        bias_gelu_forward(c->device, c->stream,
-                          (BiasGeluForward){.x = s->inner, .bias = bias, .y = s->core, .form = m->form});
+    activation_forward(args->context, &m->activation, s->inner, param_value(m->branch.in.bias), s->core);
 }
 
 static void core_backward(const SublayerArgs *args, Tensor dy, Tensor dx) {
-    Context *c = args->context;
     const Mlp *m = args->self;
     const BranchStash *s = args->stash;
-    Tensor bias = param_value(m->branch.in.bias);
-    if (m->is_gated)
-        swiglu_backward(
-            c->device, c->stream,
-            (SwigluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = dx, .gelu = m->is_gelu});
-    else
-        bias_gelu_backward(
-            c->device, c->stream,
-            (BiasGeluBackward){.dy = dy, .x = s->inner, .bias = bias, .dx = dx, .form = m->form});
+    activation_backward(args->context, &m->activation, dy, s->inner, param_value(m->branch.in.bias), dx);
 }
 
 static bool is_gelu(const SublayerArgs *args) {
     const Mlp *m = args->self;
-    return !m->is_gated && m->form == GELU_TANH;
+    return !m->activation.is_gated && m->activation.form == GELU_TANH;
 }
 
 static const Core core = {.inner_name = "fc1 output",

@@ -161,6 +161,10 @@ int padded_vocabulary(int vocabulary, int divisor, int tp);
 typedef struct {
     int64_t cut, whole;
 } ParamCount;
+// Returns whether a layer has experts in place of an MLP, and the first layer that has, or 0: the closed forms of one
+// layer are those of this one.
+bool model_layer_has_experts(const ModelShape *shape, int layer);
+int model_widest_layer(const ModelShape *shape);
 ParamCount model_layer_parameters(const ModelShape *shape); // of one transformer layer
 // Return the parameters of an end of the model, with word tables of `table_rows` rows. A tied table belongs to the
 // embedding.

@@ -1,7 +1,7 @@
-// The sublayers of a transformer layer. A layer is the list of sublayers in sublayers.def, each y = x + f(x); in a
-// parallel block all of them read the input of the layer, and what they make of it is added to it. A sublayer is one
-// file with one SublayerKind, and one row of that list; the model and the closed forms of its parameters, FLOPs and
-// stash walk the list.
+// The sublayers of a transformer layer. A layer is LAYER_SUBLAYERS of the kinds in sublayers.def, one after the other,
+// each y = x + f(x); in a parallel block all of them read the input of the layer, and what they make of it is added to
+// it. A kind is one file with one SublayerKind, and one row of that list; model_sublayer says which ones a layer has,
+// and the model and the closed forms of its parameters, FLOPs and stash ask it.
 #pragma once
 #include "nn/layers.h"
 
@@ -50,6 +50,10 @@ enum {
     NUM_SUBLAYERS
 };
 extern const SublayerKind *const sublayer_kinds[NUM_SUBLAYERS];
+
+enum { LAYER_SUBLAYERS = 2 };
+// The kind of the i-th sublayer of a layer: attention, then an mlp or experts.
+int model_sublayer(const ModelShape *shape, int layer, int i);
 
 // Rows of this rank's share of a microbatch's tokens, where sequence parallelism cuts them.
 double stash_rows(const ModelShape *shape, const ModelMode *mode, int tp);
