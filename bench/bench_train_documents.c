@@ -79,7 +79,7 @@ static double attention_us(const Row *row, DType dtype) {
                                    .first_key = first_key,
                                    .out = values(&arena, dtype, SEQUENCE, HIDDEN),
                                    .stats = tensor_take(&arena, "stats", HEADS, SEQUENCE, F32),
-                                   .shape = {1, SEQUENCE, HEADS, HEADS, SIZE, 0},
+                                   .shape = {1, SEQUENCE, HEADS, HEADS, SIZE, 0, 0, 0},
                                    .rules = {.window = row->window},
                                    .dropout = {.samples = 1}};
     a.backward = (AttentionBackward){.dout = values(&arena, dtype, SEQUENCE, HIDDEN),

@@ -1,6 +1,7 @@
 // The front of the operations: each checks the shapes of its tensors, counts the call and has the backend make it.
 #include "device/launch.h"
 #include "base/rank.h"
+#include "device/visible.h"
 #include <string.h>
 
 // ---- counts -----------------------------------------------------------------------------------------------
@@ -29,12 +30,15 @@ static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *s
     }
 }
 
-// The number of multiplications in one of the products of attention, of the queries of a call with so many positions.
+// The number of multiplications in one of the products of attention, of the queries of a call whose last position is
+// the one before `positions`, with all keys of `s`, or up to that position.
 static double attention_products(AttentionShape s, AttentionRules rules, int64_t positions) {
-    double all =
-        (double)s.batch * (double)s.heads * (double)s.sequence * (double)positions * (double)s.head_size;
+    int64_t keys = s.keys ? s.keys : positions;
+    double all = (double)s.batch * (double)s.heads * (double)s.sequence * (double)keys * (double)s.head_size;
     return all * attention_visible_share(rules.window, positions - s.sequence, s.sequence);
 }
+
+static int64_t end_of(AttentionShape s) { return s.first_position + s.sequence; }
 
 static double op_flops(DeviceOp op, const void *args) {
     JoinedProduct product;
@@ -46,9 +50,9 @@ static double op_flops(DeviceOp op, const void *args) {
         return 2.0 * (double)tensor_count(m->d) * (double)(m->transpose_a ? m->a.rows : m->a.cols);
     switch (op) {
     case OP_ATTENTION_FORWARD:
-        return 4 * attention_products(forward->shape, forward->rules, forward->shape.sequence);
+        return 4 * attention_products(forward->shape, forward->rules, end_of(forward->shape));
     case OP_ATTENTION_BACKWARD:
-        return 10 * attention_products(backward->shape, backward->rules, backward->shape.sequence);
+        return 10 * attention_products(backward->shape, backward->rules, end_of(backward->shape));
     case OP_ATTENTION_CACHED:
         return 4 *
                attention_products(cached->shape, cached->rules, cached->position + cached->shape.sequence);
@@ -260,8 +264,12 @@ void norm_backward(Device *device, Stream *stream, NormBackward args) {
 
 // ---- attention --------------------------------------------------------------------------------------------
 
-static void check_attention(DeviceOp op, AttentionShape shape, Dropout dropout) {
+static void check_attention(DeviceOp op, AttentionShape shape, Tensor kv, Dropout dropout) {
     check_heads(op, shape);
+    CHECK(kv.data ? shape.first_position >= 0 && end_of(shape) <= shape.keys
+                  : !shape.keys && !shape.first_position,
+          "%s: positions from %lld on to %lld of %lld keys", op_rows[op].name,
+          (long long)shape.first_position, (long long)end_of(shape), (long long)shape.keys);
     check_dropout(op, dropout, shape.sequence * shape.batch);
     CHECK(dropout.probability == 0 || (dropout.samples == shape.batch && dropout.first_row == 0),
           "%s: dropout of %lld samples from row %lld on in a batch of %lld", op_rows[op].name,
@@ -276,7 +284,11 @@ static Shape first_key_of(AttentionShape s) { return optional(i32(1, s.sequence 
 static Shape sinks_of(DType e, AttentionShape s) { return optional(of(e, 1, s.heads)); }
 
 static Shape probabilities_of(DType e, AttentionShape s) {
-    return optional(of(e, s.batch * s.heads * s.sequence, s.sequence));
+    return optional(of(e, s.batch * s.heads * s.sequence, attention_keys(&s)));
+}
+
+static Shape kv_of(DType e, AttentionShape s) {
+    return optional(of(e, s.keys * s.batch, 2 * s.groups * s.head_size));
 }
 
 void rotary(Device *device, Stream *stream, Rotary args) {
@@ -292,23 +304,25 @@ void rotary(Device *device, Stream *stream, Rotary args) {
 void attention_forward(Device *device, Stream *stream, AttentionForward args) {
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_FORWARD, args.qkv);
-    check_attention(OP_ATTENTION_FORWARD, s, args.dropout);
+    check_attention(OP_ATTENTION_FORWARD, s, args.kv, args.dropout);
     check_rules(OP_ATTENTION_FORWARD, args.rules, args.sinks);
     device_launch(device, stream, OP_ATTENTION_FORWARD, &args,
-                  (Shape[]){qkv_of(e, s), first_key_of(s), sinks_of(e, s), out_of(e, s), stats_of(s),
-                            probabilities_of(e, s)});
+                  (Shape[]){qkv_of(e, s), kv_of(e, s), first_key_of(s), sinks_of(e, s), out_of(e, s),
+                            stats_of(s), probabilities_of(e, s)});
 }
 
 void attention_backward(Device *device, Stream *stream, AttentionBackward args) {
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_BACKWARD, args.qkv);
-    check_attention(OP_ATTENTION_BACKWARD, s, args.dropout);
+    check_attention(OP_ATTENTION_BACKWARD, s, args.kv, args.dropout);
     check_rules(OP_ATTENTION_BACKWARD, args.rules, args.sinks);
     CHECK(!args.dsinks.data || args.sinks.data, "attention_backward: dsinks without sinks");
+    check_both_or_neither(OP_ATTENTION_BACKWARD, "kv and dkv", args.kv, args.dkv);
     Shape qkv = qkv_of(e, s), out = out_of(e, s);
     device_launch(device, stream, OP_ATTENTION_BACKWARD, &args,
-                  (Shape[]){out, qkv, out, stats_of(s), probabilities_of(e, s), first_key_of(s),
-                            sinks_of(e, s), qkv, optional(f32(1, s.heads))});
+                  (Shape[]){out, qkv, kv_of(e, s), out, stats_of(s), probabilities_of(e, s), first_key_of(s),
+                            sinks_of(e, s), args.kv.data ? out : qkv, kv_of(e, s),
+                            optional(f32(1, s.heads))});
 }
 
 void attention_cached(Device *device, Stream *stream, AttentionCached args) {

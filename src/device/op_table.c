@@ -31,10 +31,10 @@
     X(QK_NORM_BACKWARD_WEIGHT, QkNormBackwardWeight, dy, dkey_gamma, "dy", "qkv", "rstd", "dquery_gamma",    \
       "dkey_gamma")                                                                                          \
     X(ROTARY, Rotary, qkv, qkv, "table", "qkv")                                                              \
-    X(ATTENTION_FORWARD, AttentionForward, qkv, probabilities, "qkv", "first_key", "sinks", "out", "stats",  \
-      "probabilities")                                                                                       \
-    X(ATTENTION_BACKWARD, AttentionBackward, dout, dsinks, "dout", "qkv", "out", "stats", "probabilities",   \
-      "first_key", "sinks", "dqkv", "dsinks")                                                                \
+    X(ATTENTION_FORWARD, AttentionForward, qkv, probabilities, "qkv", "kv", "first_key", "sinks", "out",     \
+      "stats", "probabilities")                                                                              \
+    X(ATTENTION_BACKWARD, AttentionBackward, dout, dsinks, "dout", "qkv", "kv", "out", "stats",              \
+      "probabilities", "first_key", "sinks", "dqkv", "dkv", "dsinks")                                        \
     X(ATTENTION_CACHED, AttentionCached, qkv, values, "qkv", "sinks", "out", "keys", "values")               \
     X(EMBEDDING_FORWARD, EmbeddingForward, table, y, "tokens", "table", "y")                                 \
     X(EMBEDDING_BACKWARD, EmbeddingBackward, dy, dtable, "tokens", "dy", "dtable")                           \
@@ -108,7 +108,7 @@ bool op_updates(DeviceOp op, const void *args, int i) {
         const MatmulSums *both = args;
         return i == 2 ? both->accumulate : both->accumulate_sums;
     }
-    case OP_ATTENTION_BACKWARD: return i == 8;
+    case OP_ATTENTION_BACKWARD: return i >= 9; // dkv, dsinks
     case OP_NORM_BACKWARD: return i > 6 && ((const NormBackward *)args)->accumulate;
     case OP_COLUMN_SUM:
     case OP_NORM_BACKWARD_WEIGHT:

@@ -2,7 +2,7 @@
 #pragma once
 #include "device/ops.h"
 
-enum { MAX_TENSORS = 9 };
+enum { MAX_TENSORS = 11 };
 
 typedef struct {
     const char *name, *event; // the event's format takes the rows and columns of the first tensor written

@@ -43,8 +43,8 @@
     X(QK_NORM_BACKWARD_INPUT, qk_norm_backward_input, QkNormBackwardInput, 6, 1)                             \
     X(QK_NORM_BACKWARD_WEIGHT, qk_norm_backward_weight, QkNormBackwardWeight, 3, 2)                          \
     X(ROTARY, rotary, Rotary, 1, 1)                                                                          \
-    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 3, 3)                                          \
-    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 7, 2)                                       \
+    X(ATTENTION_FORWARD, attention_forward, AttentionForward, 4, 3)                                          \
+    X(ATTENTION_BACKWARD, attention_backward, AttentionBackward, 8, 3)                                       \
     X(ATTENTION_CACHED, attention_cached, AttentionCached, 2, 3)                                             \
     X(EMBEDDING_FORWARD, embedding_forward, EmbeddingForward, 2, 1)                                          \
     X(EMBEDDING_BACKWARD, embedding_backward, EmbeddingBackward, 2, 1)                                       \
@@ -285,9 +285,12 @@ void norm_backward(Device *device, Stream *stream, NormBackward args);
 // grouped-query attention (Ainslie 2023). Scores are scaled by 1/sqrt(D). Dropout acts on the probabilities:
 // element (h*S + q)*S + k of the sample, h global. Probabilities and the gradients of scores are factors of
 // further products, for which a backend may round them to E.
+// With `keys`, a call has only some neighbouring positions of each sample: `sequence` of them from `first_position` on,
+// whose queries see the keys and values of all `keys` positions in a tensor of their own. S above is then `keys`.
 typedef struct {
     int64_t batch, sequence, heads, groups, head_size; // B, S, N/t, G/t, D
     int64_t first_head;                                // global number of local head 0
+    int64_t keys, first_position;                      // 0, 0: the call has all positions
 } AttentionShape;
 
 // Which keys a query sees, and what a score becomes. Position i of a sample sees the keys from first(i) to i, where
@@ -363,13 +366,16 @@ typedef struct {
 void qk_norm_backward_weight(Device *device, Stream *stream, QkNormBackwardWeight args);
 
 //   qkv [T, (N + 2G)/t * D], out [T, D*N/t]
-//   first_key I32 [1, T] or absent: of row s*B + b a position of sample b up to s; along a sample it never falls
+//   kv [shape.keys * B, 2G/t * D] or absent: of each position the key and the value of each group. Those of qkv are
+//   then not read.
+//   first_key I32 [1, T] or absent: of row s*B + b a position of sample b up to that of the row; along a sample it
+//   never falls
 //   sinks [1, N/t] or absent
 //   stats F32 [B*N/t, S]: log of the sum of exp(scores) per query, with the sink's
 //   probabilities [B*N/t * S, S] before dropout, zero where a query does not see a key, or absent: then no S x S
-//   matrix exists (Dao 2022)
+//   matrix exists (Dao 2022). With kv they have shape.keys columns.
 typedef struct {
-    Tensor qkv, first_key, sinks;
+    Tensor qkv, kv, first_key, sinks;
     Tensor out, stats, probabilities;
     AttentionShape shape;
     AttentionRules rules;
@@ -378,9 +384,10 @@ typedef struct {
 void attention_forward(Device *device, Stream *stream, AttentionForward args);
 
 // dqkv may be qkv. probabilities absent: computed again from qkv and stats. dsinks F32, +=; absent without sinks.
+// With kv its gradient is added to dkv, which each call rounds to E, and dqkv is that of the queries alone, [T, D*N/t].
 typedef struct {
-    Tensor dout, qkv, out, stats, probabilities, first_key, sinks;
-    Tensor dqkv, dsinks;
+    Tensor dout, qkv, kv, out, stats, probabilities, first_key, sinks;
+    Tensor dqkv, dkv, dsinks;
     AttentionShape shape;
     AttentionRules rules;
     Dropout dropout;

@@ -17,8 +17,10 @@ static const float HEADROOM = 8;
 // One head of one sample. Rows of E lie `qkv_stride` or `out_stride` elements apart.
 typedef struct {
     int64_t sequence, size, qkv_stride, out_stride;
+    int64_t keys_count, kv_stride, dq_stride; // of keys and values, and of dq
+    int64_t position;                         // of query 0
     const Element *q, *k, *v;
-    Element *out, *probabilities; // probabilities [S, S] or NULL
+    Element *out, *probabilities; // probabilities [S, keys] or NULL
     Element *dq, *dk, *dv;        // backward only
     const Element *dout;          // backward only
     float *stats;
@@ -30,15 +32,16 @@ typedef struct {
     Tensor first_keys;
     int64_t window, batch, sample;
     bool restricted;
-    uint64_t mask_element; // of the sample's mask where the head's S x S elements begin
-    Mask masks[PAIR];      // of the sample, one for each row at a time
-    bool sums;             // sum_dk and sum_dv hold something already
+    uint64_t
+        mask_element; // of the sample's mask where the head's elements, one for each two positions, begin
+    Mask masks[PAIR]; // of the sample, one for each row at a time
+    bool sums;        // sum_dk and sum_dv hold something already
 
     // These belong to the calling thread. Keys and values of the whole head, by columns (terms along the sequence) or,
     // a block at a time, transposed (terms along D).
     int64_t terms, stride, width; // of a row of D elements; these and D in whole vectors
     Term *keys, *keys_transposed, *values, *values_transposed;
-    float *sum_dk, *sum_dv; // [S, width], in TILES transposed a block of keys at a time
+    float *sum_dk, *sum_dv; // [keys, width], in TILES transposed a block of keys at a time
     // A block of queries: rows have terms along D, columns along the queries.
     Term *q_rows, *q_columns, *dout_rows, *dout_columns;
     float *scores, *gradients; // [QUERIES, KEYS], then in place terms along the queries
@@ -91,8 +94,20 @@ static void open_rules(Head *head, const AttentionBackward *p, int64_t b, int64_
     head->has_sink = p->sinks.data || rules->off_by_one;
     head->sink = p->sinks.data ? load_e((const Element *)p->sinks.data + h, 1)[0] * LOG2_E : 0;
     head->first_keys = p->first_key, head->batch = p->shape.batch, head->sample = b;
-    head->window = rules->window < p->shape.sequence ? rules->window : 0;
+    head->window = rules->window < attention_keys(&p->shape) ? rules->window : 0;
     head->restricted = p->first_key.data || head->window;
+}
+
+// Finds the keys and values of a call that has them in a tensor of their own.
+static void open_kv(Head *head, const AttentionBackward *p, int64_t b, int64_t h) {
+    const AttentionShape *shape = &p->shape;
+    int64_t size = shape->head_size, group = h / (shape->heads / shape->groups);
+    int64_t k = (b * shape->groups + group) * 2 * size, q = (b * shape->heads + h) * size;
+    head->kv_stride = shape->batch * shape->groups * 2 * size;
+    head->k = (const Element *)p->kv.data + k, head->v = head->k + size;
+    if (!p->dout.data) return;
+    head->dk = (Element *)p->dkv.data + k, head->dv = head->dk + size;
+    head->dq = (Element *)p->dqkv.data + q, head->dq_stride = head->out_stride;
 }
 
 // Opens local head h of sample b; forward is backward without dout and dqkv. `workspace` is the thread's.
@@ -104,22 +119,24 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     int64_t q = group + h % per_group * size, k = group + per_group * size, out = piece * size;
     const Element *qkv = p->qkv.data;
     head->sequence = shape->sequence, head->size = size;
-    head->qkv_stride = shape->batch * width;
+    head->keys_count = attention_keys(shape), head->position = shape->first_position;
+    head->qkv_stride = head->kv_stride = head->dq_stride = shape->batch * width;
     head->out_stride = shape->batch * shape->heads * size;
     head->q = qkv + q, head->k = qkv + k, head->v = head->k + size;
     head->out = (Element *)p->out.data + out;
     head->stats = (float *)p->stats.data + piece * shape->sequence;
     head->probabilities = NULL;
     if (p->probabilities.data)
-        head->probabilities = (Element *)p->probabilities.data + piece * shape->sequence * shape->sequence;
+        head->probabilities = (Element *)p->probabilities.data + piece * shape->sequence * head->keys_count;
     if (p->dout.data) {
         head->dout = (const Element *)p->dout.data + out;
         head->dq = (Element *)p->dqkv.data + q;
         head->dk = (Element *)p->dqkv.data + k;
         head->dv = head->dk + size;
     }
+    if (p->kv.data) open_kv(head, p, b, h);
     open_rules(head, p, b, h);
-    head->mask_element = (uint64_t)((shape->first_head + h) * shape->sequence * shape->sequence);
+    head->mask_element = (uint64_t)((shape->first_head + h) * head->keys_count * head->keys_count);
     for (int place = 0; place < PAIR; place++) {
         mask_open(&head->masks[place], &p->dropout);
         head->masks[place].sample = (uint64_t)(p->dropout.first_sample + b);
@@ -127,25 +144,29 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     open_workspace(head, p, workspace);
 }
 
+// The keys from this one on are seen by no query of the call.
+static int64_t keys_needed(const Head *head) { return head->position + head->sequence; }
+
 static void pack_head_transposed(const Head *head, Term *to, const Element *x) {
-    for (int64_t s = 0; s < head->sequence; s += KEYS) {
-        int64_t rows = at_most(head->sequence - s, KEYS);
+    for (int64_t s = 0; s < keys_needed(head); s += KEYS) {
+        int64_t rows = at_most(keys_needed(head) - s, KEYS);
         Term *block = to + s * head->stride;
-        pack_transposed(block, KEYS, x + s * head->qkv_stride, head->qkv_stride, rows, head->size);
+        pack_transposed(block, KEYS, x + s * head->kv_stride, head->kv_stride, rows, head->size);
     }
 }
 
 static void pack_head_columns(const Head *head, Term *to, const Element *x) {
-    int64_t terms = round_up(head->sequence, KEYS) / PAIR;
-    pack_columns(to, head->width, terms, x, head->qkv_stride, head->sequence, head->size);
+    int64_t terms = round_up(keys_needed(head), KEYS) / PAIR;
+    pack_columns(to, head->width, terms, x, head->kv_stride, keys_needed(head), head->size);
 }
 
 // ---- a pair of blocks -------------------------------------------------------------------------------------
 
 // Queries from `query` on, of which `rows` exist, in whole strips `strips` rows, against keys from `key` on. The first
 // `end` rows are computed: first keys never fall along the queries, so that the other rows see none of these keys.
+// `position` is that of the first query among the keys.
 typedef struct {
-    int64_t query, key, rows, strips, end;
+    int64_t query, position, key, rows, strips, end;
 } Blocks;
 
 static void restrict_rows(const Head *head, Blocks *at) {
@@ -156,11 +177,12 @@ static void restrict_rows(const Head *head, Blocks *at) {
 
 static Blocks blocks_at(Head *head, int64_t query) {
     int64_t rows = at_most(head->sequence - query, QUERIES), strips = round_up(rows, WHOLE);
-    Blocks at = {.query = query, .rows = rows, .strips = strips, .end = strips};
+    Blocks at = {
+        .query = query, .position = head->position + query, .rows = rows, .strips = strips, .end = strips};
     if (!head->restricted) return at;
     for (int64_t row = 0; row < rows; row++)
-        head->first[row] =
-            attention_first_key(head->first_keys, head->window, head->batch, head->sample, query + row);
+        head->first[row] = attention_first_key(head->first_keys, head->window, head->batch, head->sample,
+                                               query + row, head->position);
     at.key = head->first[0] / KEYS * KEYS;
     restrict_rows(head, &at);
     return at;
@@ -169,19 +191,25 @@ static Blocks blocks_at(Head *head, int64_t query) {
 // Goes on to the next keys. Returns false after the last that the block of queries sees.
 static bool next_keys(const Head *head, Blocks *at) {
     at->key += KEYS;
-    if (at->key >= at->query + at->rows) return false;
+    if (at->key >= at->position + at->rows) return false;
     if (head->restricted) restrict_rows(head, at);
     return true;
 }
 
-// The first row of the block of queries that sees any of the keys.
-static inline int64_t first_row(Blocks at) { return at.key > at.query ? at.key - at.query : 0; }
+// The first row of the block of queries that sees any of the keys, or rows before it of the same strip.
+static inline int64_t first_row(Blocks at) {
+    return at.key > at.position ? (at.key - at.position) / WHOLE * WHOLE : 0;
+}
 
 // Returns the number of keys of the block that row `row` of the block of queries sees.
-static inline int64_t keys_seen(Blocks at, int64_t row) { return at_most(at.query + row + 1 - at.key, KEYS); }
+static inline int64_t keys_seen(Blocks at, int64_t row) {
+    int64_t seen = at_most(at.position + row + 1 - at.key, KEYS);
+    return seen > 0 ? seen : 0;
+}
 // Returns the number of keys that its strip takes.
 static inline int64_t keys_taken(Blocks at, int64_t strip) {
-    return at_most(round_up(keys_seen(at, strip + STRIP - 1), WHOLE), KEYS);
+    int64_t seen = keys_seen(at, strip + STRIP - 1);
+    return at_most(round_up(seen > 0 ? seen : 1, WHOLE), KEYS);
 }
 
 // scores [QUERIES, KEYS] = rows of queries times a transposed block.
@@ -254,7 +282,7 @@ static int64_t cover_keys(const Head *head, Blocks at, int64_t row, float *score
 
 // The words of mask `place` for `count` keys of a query from `key` on.
 static const uint32_t *mask_of(Head *head, int place, int64_t query, int64_t key, int64_t count) {
-    uint64_t index = head->mask_element + (uint64_t)(query * head->sequence + key);
+    uint64_t index = head->mask_element + (uint64_t)((head->position + query) * head->keys_count + key);
     return mask_span(&head->masks[place], index, count);
 }
 
@@ -348,7 +376,7 @@ static void keep_probabilities(const Head *head, Blocks at) {
         float unit = head->unit, log = head->stats[query] * LOG2_E, *scores = head->scores + row * KEYS;
         if (head->restricted || head->cap > 0)
             cover_keys(head, at, row, scores, keys_taken(at, row / STRIP * STRIP));
-        Element *to = head->probabilities + query * head->sequence + at.key;
+        Element *to = head->probabilities + query * head->keys_count + at.key;
         for (int64_t key = 0; key < seen; key += LANES)
             store_e(to + key, seen - key, exponential_of_scores(scores + key, unit, log));
     }
@@ -356,9 +384,9 @@ static void keep_probabilities(const Head *head, Blocks at) {
 
 static void clear_unseen(const Head *head, Blocks at) {
     for (int64_t row = 0; row < at.rows; row++) {
-        int64_t query = at.query + row;
-        Element *to = head->probabilities + query * head->sequence;
-        memset(to + query + 1, 0, (size_t)(head->sequence - query - 1) * sizeof(Element));
+        int64_t end = at.position + row + 1; // of the keys that it sees
+        Element *to = head->probabilities + (at.query + row) * head->keys_count;
+        memset(to + end, 0, (size_t)(head->keys_count - end) * sizeof(Element));
         if (head->restricted) memset(to, 0, (size_t)head->first[row] * sizeof(Element));
     }
 }
@@ -402,7 +430,8 @@ static float *workspace_of_thread(const Exec *exec, const AttentionBackward *p) 
 }
 
 void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *forward) {
-    AttentionBackward p = {.qkv = forward->qkv, .out = forward->out, .stats = forward->stats};
+    AttentionBackward p = {
+        .qkv = forward->qkv, .kv = forward->kv, .out = forward->out, .stats = forward->stats};
     p.probabilities = forward->probabilities, p.shape = forward->shape, p.dropout = forward->dropout;
     p.first_key = forward->first_key, p.sinks = forward->sinks, p.rules = forward->rules;
     int64_t heads = p.shape.heads;
@@ -442,7 +471,7 @@ static inline Floats pair_rows(Floats first, Floats second) {
 static Floats kept_probabilities(const Head *head, Blocks at, int64_t row, int64_t key) {
     int64_t left = keys_seen(at, row) - key;
     if (left <= 0 || row >= at.rows) return (Floats){0};
-    return load_e(head->probabilities + (at.query + row) * head->sequence + at.key + key, left);
+    return load_e(head->probabilities + (at.query + row) * head->keys_count + at.key + key, left);
 }
 
 // The derivative of the cap at scores; 0 at -inf.
@@ -489,7 +518,8 @@ static void add_keys(const Head *head, Blocks at, const Term *left, const Term *
     int64_t keys = keys_taken(at, at.end - STRIP);
     for (int64_t strip = 0; !TILES && strip < keys; strip += STRIP) {
         int64_t key = at.key + strip,
-                first = key > at.query ? key - at.query : 0; // query that sees these keys
+                first =
+                    key > at.position ? (key - at.position) / STRIP * STRIP : 0; // query that sees these keys
         Left a = {left + first * KEYS + strip, 1, PAIR * KEYS};
         Right b = {columns + first / PAIR * head->width, head->width};
         strip_product(head->width, (at.end - first) / PAIR, a, b, head->sums, sums + key * head->width,
@@ -511,12 +541,22 @@ static void round_rows(Element *to, int64_t stride, const float *from, const Hea
             store_e(to + c, head->size - c, load(from + c, LANES) * by);
 }
 
-// to [S, D] = the sums times `by`.
-static void round_sums(Element *to, const float *sums, const Head *head, float by) {
-    for (int64_t key = 0; key < head->sequence; key += KEYS, sums += KEYS * head->width) {
+// to += the sums times `by`.
+static void add_sums(Element *to, int64_t stride, const float *from, const Head *head, int64_t rows,
+                     float by) {
+    for (int64_t row = 0; row < rows; row++, to += stride, from += head->width)
+        for (int64_t c = 0; c < head->size; c += LANES) {
+            Floats before = load_e(to + c, head->size - c);
+            store_e(to + c, head->size - c, before + load(from + c, LANES) * by);
+        }
+}
+
+// to [S, D] = the sums times `by`; in a tensor of its own they are added to it.
+static void round_sums(Element *to, const float *sums, const Head *head, float by, bool adds) {
+    for (int64_t key = 0; key < keys_needed(head); key += KEYS, sums += KEYS * head->width) {
         if (TILES) transpose(head->rows, head->width, sums, KEYS, head->width, KEYS);
-        round_rows(to + key * head->qkv_stride, head->qkv_stride, TILES ? head->rows : sums, head,
-                   at_most(head->sequence - key, KEYS), by);
+        (adds ? add_sums : round_rows)(to + key * head->kv_stride, head->kv_stride, TILES ? head->rows : sums,
+                                       head, at_most(keys_needed(head) - key, KEYS), by);
     }
 }
 
@@ -546,12 +586,12 @@ static void block_backward(Head *head, int64_t query) {
         add_keys(head, at, head->gradients, head->q_columns, head->sum_dk);
     } while (next_keys(head, &at));
     head->sums = true;
-    round_rows(head->dq + query * head->qkv_stride, head->qkv_stride, head->rows, head, at.rows,
+    round_rows(head->dq + query * head->dq_stride, head->dq_stride, head->rows, head, at.rows,
                head->scale * head->masks->scale);
 }
 
 static void clear_key_sums(const Head *head) {
-    size_t bytes = (size_t)(round_up(head->sequence, KEYS) * head->width) * sizeof(float);
+    size_t bytes = (size_t)(round_up(keys_needed(head), KEYS) * head->width) * sizeof(float);
     memset(head->sum_dk, 0, bytes);
     memset(head->sum_dv, 0, bytes);
 }
@@ -590,8 +630,8 @@ static void group_backward(const AttentionBackward *p, float *workspace, int64_t
             block_backward(&head, query);
     }
     tiles_close();
-    round_sums(head.dk, head.sum_dk, &head, head.scale * head.masks->scale);
-    round_sums(head.dv, head.sum_dv, &head, head.masks->scale);
+    round_sums(head.dk, head.sum_dk, &head, head.scale * head.masks->scale, p->dkv.data);
+    round_sums(head.dv, head.sum_dv, &head, head.masks->scale, p->dkv.data);
 }
 
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *p) {

@@ -2,6 +2,7 @@
 // the workspace.
 #include "device/cpu/cpu.h"
 #include "base/text.h"
+#include "device/visible.h"
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -212,7 +213,7 @@ CpuTileSizes cpu_tile_sizes(const Matmul *p) {
 CpuHeadSizes cpu_head_sizes(AttentionShape shape, bool backward) {
     int64_t width = (shape.head_size + 15) / 16 * 16;
     CpuHeadSizes s = {.rows = ATTENTION_QUERIES * width, .scores = ATTENTION_QUERIES * ATTENTION_KEYS};
-    s.head = cpu_num_blocks(shape.sequence, ATTENTION_KEYS) * ATTENTION_KEYS * width;
+    s.head = cpu_num_blocks(attention_keys(&shape), ATTENTION_KEYS) * ATTENTION_KEYS * width;
     s.all = backward ? 5 * s.head + 5 * s.rows + 3 * s.scores : 2 * s.head + 2 * s.rows + s.scores;
     return s;
 }

@@ -36,30 +36,31 @@ DEVICE void store_element(Elements to, int64_t i, float x) {
         ((float *)to.data)[i] = x;
 }
 
-// Loads `count` rows from row `first` on. Rows from S on become zeros.
+// Loads `count` rows from row `first` on. Rows from `end` on become zeros.
 template <class E>
-DEVICE void load_rows_of(float *to, int pitch, Rows<const E> from, int first, int count,
+DEVICE void load_rows_of(float *to, int pitch, Rows<const E> from, int first, int count, int end,
                          const AttentionCall &call) {
     for (int row = warp_now(); row < count; row += WARPS)
         for (int d = lane_now(); d < call.size; d += WARP)
             to[row * pitch + d] =
-                first + row < call.sequence ? to_float(from.data[(first + row) * from.stride + d]) : 0.0f;
+                first + row < end ? to_float(from.data[(first + row) * from.stride + d]) : 0.0f;
 }
 
-DEVICE void load_rows(float *to, int pitch, Elements from, RowPlace place, int first, int count,
+DEVICE void load_rows(float *to, int pitch, Elements from, RowPlace place, int first, int count, int end,
                       const AttentionCall &call) {
     if (from.dtype == BF16)
-        load_rows_of(to, pitch, rows_at((const Bf16 *)from.data, place), first, count, call);
+        load_rows_of(to, pitch, rows_at((const Bf16 *)from.data, place), first, count, end, call);
     else if (from.dtype == F16)
-        load_rows_of(to, pitch, rows_at((const Fp16 *)from.data, place), first, count, call);
+        load_rows_of(to, pitch, rows_at((const Fp16 *)from.data, place), first, count, end, call);
     else
-        load_rows_of(to, pitch, rows_at((const float *)from.data, place), first, count, call);
+        load_rows_of(to, pitch, rows_at((const float *)from.data, place), first, count, end, call);
 }
 
 // Loads a tile over the last one, once all threads have read that.
-DEVICE void next_tile(float *tile, Elements from, RowPlace place, int first, const AttentionCall &call) {
+DEVICE void next_tile(float *tile, Elements from, RowPlace place, int first, int end,
+                      const AttentionCall &call) {
     __syncthreads();
-    load_rows(tile, call.size | 1, from, place, first, TILE, call);
+    load_rows(tile, call.size | 1, from, place, first, TILE, end, call);
     __syncthreads();
 }
 
@@ -95,16 +96,18 @@ DEVICE void clear(float (&sums)[OWN][COLUMNS]) {
     }
 }
 
-// Stores sums * factors as OWN rows from row `first` on.
-DEVICE void store_rows(Elements to, RowPlace place, int first, float (&sums)[OWN][COLUMNS],
-                       const float (&factors)[OWN], const AttentionCall &call) {
+// Stores sums * factors as OWN rows from row `first` on, of `end`, or adds them to what is there.
+DEVICE void store_rows(Elements to, RowPlace place, int first, int end, bool adds,
+                       float (&sums)[OWN][COLUMNS], const float (&factors)[OWN], const AttentionCall &call) {
     UNROLL
     for (int r = 0; r < OWN; r++) {
         UNROLL
         for (int c = 0; c < COLUMNS; c++) {
             const int d = lane_now() + WARP * c;
-            if (first + r < call.sequence && d < call.size)
-                store_element(to, place.first + (first + r) * place.stride + d, sums[r][c] * factors[r]);
+            if (first + r < end && d < call.size) {
+                const int64_t at = place.first + (first + r) * place.stride + d;
+                store_element(to, at, sums[r][c] * factors[r] + (adds ? load_element(to, at) : 0.0f));
+            }
         }
     }
 }
@@ -123,15 +126,15 @@ DEVICE uint32_t kept_elements(const AttentionMask &mask, uint64_t sample, uint64
 
 // Blocks: a head, ROWS queries of it; those with most keys begin first. At most 168 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 3)
-    attention_forward_kernel(AttentionCall call, Elements qkv, Elements out, float *stats) {
+    attention_forward_kernel(AttentionCall call, Elements qkv, Elements kv, Elements out, float *stats) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
-    const int group = head / (call.heads / call.groups), per = call.heads / call.groups;
+    const int group = head / (call.heads / call.groups), position = call.position;
     const int block = (gridDim.y - 1 - blockIdx.y) * ROWS, first_own = block + warp * OWN;
     float *tile = own + ROWS * size, *weights = tile + TILE * (size | 1) + warp * OWN * TILE;
     const float *queries = own + warp * OWN * size;
     const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
-    load_rows(own, size, qkv, query_place(call, head), block, ROWS, call);
+    load_rows(own, size, qkv, query_place(call, head), block, ROWS, call.sequence, call);
 
     float sums[OWN][COLUMNS], maxima[OWN], exponentials[OWN]; // the last: the lane's keys alone
     int firsts[OWN];
@@ -142,19 +145,19 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
         exponentials[r] = call.limits.has_sink && lane == 0 ? 1.0f : 0.0f;
     }
     const int begin = first_key(call, head / call.heads, block) / TILE * TILE;
-    for (int first = begin; first < block + ROWS && first < call.sequence; first += TILE) {
+    for (int first = begin; first < position + block + ROWS && first < call.keys; first += TILE) {
         const int key = first + lane;
         float scores[OWN];
-        next_tile(tile, qkv, part_place(call, group, per), first, call);
+        next_tile(tile, kv, key_place(call, group, 0), first, call.keys, call);
         dot_rows(scores, queries, tile, size);
-        next_tile(tile, qkv, part_place(call, group, per + 1), first, call);
+        next_tile(tile, kv, key_place(call, group, 1), first, call.keys, call);
         const uint32_t kept = kept_elements(
-            call.mask, sample, begins + (uint64_t)first_own * call.sequence + key, call.sequence);
+            call.mask, sample, begins + (uint64_t)(position + first_own) * call.keys + key, call.keys);
         UNROLL
         for (int r = 0; r < OWN; r++) {
             const int query = first_own + r;
             const float score =
-                key <= query && key >= firsts[r] ? capped_score(call, scores[r]).score : -INFINITY;
+                key <= position + query && key >= firsts[r] ? capped_score(call, scores[r]).score : -INFINITY;
             const float maximum = fmaxf(maxima[r], warp_max(score));
             const float shrink = exponential(maxima[r] - maximum), p = exponential(score - maximum);
             maxima[r] = maximum;
@@ -173,25 +176,25 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
         if (lane == 0 && first_own + r < call.sequence)
             stats[(int64_t)head * call.sequence + first_own + r] = maxima[r] + logarithm(sum);
     }
-    store_rows(out, out_place(call, head), first_own, sums, factors, call);
+    store_rows(out, out_place(call, head), first_own, call.sequence, false, sums, factors, call);
 }
 
 // Blocks: a head, a query. From its score each key's probability, as backward computes it again. At most 40 registers.
 template <class E>
-__global__ void __launch_bounds__(128)
-    probabilities_kernel(AttentionCall call, const E *qkv, const float *stats, E *probabilities) {
+__global__ void __launch_bounds__(128) probabilities_kernel(AttentionCall call, const E *qkv, const E *kv,
+                                                            const float *stats, E *probabilities) {
     const int head = blockIdx.x, query = blockIdx.y, per = call.heads / call.groups;
-    const Rows<const E> queries = query_of(call, qkv, head), keys = part_of(call, qkv, head / per, per);
+    const Rows<const E> queries = query_of(call, qkv, head), keys = key_of(call, kv, head / per, 0);
     const int64_t row = (int64_t)head * call.sequence + query;
-    const int first = first_key(call, head / call.heads, query);
-    for (int key = thread_now(); key < call.sequence; key += (int)blockDim.x) {
+    const int first = first_key(call, head / call.heads, query), last = call.position + query;
+    for (int key = thread_now(); key < call.keys; key += (int)blockDim.x) {
         float dot = 0.0f;
-        for (int d = 0; d < call.size && key <= query && key >= first; d++)
+        for (int d = 0; d < call.size && key <= last && key >= first; d++)
             dot = fmaf(to_float(queries.data[query * queries.stride + d]),
                        to_float(keys.data[key * keys.stride + d]), dot);
         const float p =
-            key <= query && key >= first ? exponential(capped_score(call, dot).score - stats[row]) : 0.0f;
-        probabilities[row * call.sequence + key] = from_float<E>(p);
+            key <= last && key >= first ? exponential(capped_score(call, dot).score - stats[row]) : 0.0f;
+        probabilities[row * call.keys + key] = from_float<E>(p);
     }
 }
 
@@ -208,10 +211,10 @@ struct Weights {
 template <bool LIMITED>
 DEVICE Weights weights_of(const AttentionCall &call, const AttentionRows &rows, Elements probabilities,
                           float dot, float change, float factor, int head, int query, int key, int first) {
-    if (key > query || key < first || query >= call.sequence) return {0.0f, 0.0f};
+    if (key > call.position + query || key < first || query >= call.sequence) return {0.0f, 0.0f};
     const int64_t row = (int64_t)head * call.sequence + query;
     const CappedScore capped = LIMITED ? capped_score(call, dot) : CappedScore{dot * call.scale, 1.0f};
-    const float p = probabilities.data ? load_element(probabilities, row * call.sequence + key)
+    const float p = probabilities.data ? load_element(probabilities, row * call.keys + key)
                                        : exponential(capped.score - rows.stats[row]);
     return {p * factor, p * (change * factor - rows.deltas[row]) * (LIMITED ? capped.slope : 1.0f)};
 }
@@ -234,31 +237,31 @@ __global__ void __launch_bounds__(WARPS *WARP)
 // At most 216 registers.
 template <bool LIMITED>
 __global__ void __launch_bounds__(WARPS *WARP, LIMITED ? 2 : 3)
-    attention_dq_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
+    attention_dq_kernel(AttentionCall call, Elements qkv, Elements kv, Elements dout, AttentionRows rows,
                         Elements probabilities, Elements dq, bool apart) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), head = blockIdx.x;
-    const int group = head / (call.heads / call.groups), per = call.heads / call.groups;
+    const int group = head / (call.heads / call.groups), position = call.position;
     const int block = (gridDim.y - 1 - blockIdx.y) * ROWS, first_own = block + warp * OWN;
     float *tile = own + 2 * ROWS * size, *weights = tile + TILE * (size | 1) + warp * OWN * TILE;
     const float *queries = own + warp * OWN * size, *gradients = queries + ROWS * size;
     const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
-    load_rows(own, size, qkv, query_place(call, head), block, ROWS, call);
-    load_rows(own + ROWS * size, size, dout, out_place(call, head), block, ROWS, call);
+    load_rows(own, size, qkv, query_place(call, head), block, ROWS, call.sequence, call);
+    load_rows(own + ROWS * size, size, dout, out_place(call, head), block, ROWS, call.sequence, call);
 
     float sums[OWN][COLUMNS];
     clear(sums);
     const int b = head / call.heads;
     for (int first = LIMITED ? first_key(call, b, block) / TILE * TILE : 0;
-         first < block + ROWS && first < call.sequence; first += TILE) {
+         first < position + block + ROWS && first < call.keys; first += TILE) {
         const int key = first + lane;
         float scores[OWN], changes[OWN];
-        next_tile(tile, qkv, part_place(call, group, per), first, call);
+        next_tile(tile, kv, key_place(call, group, 0), first, call.keys, call);
         dot_rows(scores, queries, tile, size);
-        next_tile(tile, qkv, part_place(call, group, per + 1), first, call);
+        next_tile(tile, kv, key_place(call, group, 1), first, call.keys, call);
         dot_rows(changes, gradients, tile, size);
         const uint32_t kept = kept_elements(
-            call.mask, sample, begins + (uint64_t)first_own * call.sequence + key, call.sequence);
+            call.mask, sample, begins + (uint64_t)(position + first_own) * call.keys + key, call.keys);
         UNROLL
         for (int r = 0; r < OWN; r++) {
             const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
@@ -267,40 +270,42 @@ __global__ void __launch_bounds__(WARPS *WARP, LIMITED ? 2 : 3)
                                     first_own + r, key, LIMITED ? first_key(call, b, first_own + r) : 0)
                     .score;
         }
-        next_tile(tile, qkv, part_place(call, group, per), first, call);
+        next_tile(tile, kv, key_place(call, group, 0), first, call.keys, call);
         add_rows(sums, weights, tile, size);
     }
     const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale};
-    store_rows(dq, apart ? out_place(call, head) : query_place(call, head), first_own, sums, factors, call);
+    store_rows(dq, apart ? out_place(call, head) : query_place(call, head), first_own, call.sequence, false,
+               sums, factors, call);
 }
 
-// Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dqkv may be qkv: the rows
-// of keys and values that a block writes are its own, read before. At most 192 registers.
+// Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dkv may be kv, in qkv: the
+// rows of keys and values that a block writes are its own, read before. At most 192 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 2)
-    attention_dkv_kernel(AttentionCall call, Elements qkv, Elements dout, AttentionRows rows,
-                         Elements probabilities, Elements dqkv) {
+    attention_dkv_kernel(AttentionCall call, Elements qkv, Elements kv, Elements dout, AttentionRows rows,
+                         Elements probabilities, Elements dkv) {
     DYNAMIC_SHARED(float, own);
     const int size = call.size, lane = lane_now(), warp = warp_now(), group = blockIdx.x;
     const int per = call.heads / call.groups, block = blockIdx.y * ROWS, first_own = block + warp * OWN;
     float *tile = own + 2 * ROWS * size, *weights = tile + TILE * (size | 1) + 2 * warp * OWN * TILE;
     const float *keys = own + warp * OWN * size, *values = keys + ROWS * size;
-    load_rows(own, size, qkv, part_place(call, group, per), block, ROWS, call);
-    load_rows(own + ROWS * size, size, qkv, part_place(call, group, per + 1), block, ROWS, call);
+    load_rows(own, size, kv, key_place(call, group, 0), block, ROWS, call.keys, call);
+    load_rows(own + ROWS * size, size, kv, key_place(call, group, 1), block, ROWS, call.keys, call);
 
     float dk[OWN][COLUMNS], dv[OWN][COLUMNS];
     clear(dk), clear(dv);
-    const int b = group / call.groups, end = end_of_queries(call, b, block, block + ROWS);
+    const int b = group / call.groups, begin = max(block - call.position, 0);
+    const int end = end_of_queries(call, b, begin, block + ROWS);
     for (int head = group * per; head < (group + 1) * per; head++) {
         const uint64_t sample = sample_of(call, head), begins = mask_begins(call, head);
-        for (int first = block / TILE * TILE; first < end; first += TILE) {
+        for (int first = begin / TILE * TILE; first < end; first += TILE) {
             const int query = first + lane, first_seen = first_key(call, b, query);
             float scores[OWN], changes[OWN];
-            next_tile(tile, qkv, query_place(call, head), first, call);
+            next_tile(tile, qkv, query_place(call, head), first, call.sequence, call);
             dot_rows(scores, keys, tile, size);
-            next_tile(tile, dout, out_place(call, head), first, call);
+            next_tile(tile, dout, out_place(call, head), first, call.sequence, call);
             dot_rows(changes, values, tile, size);
-            const uint32_t kept =
-                kept_elements(call.mask, sample, begins + (uint64_t)query * call.sequence + first_own, 1);
+            const uint32_t kept = kept_elements(
+                call.mask, sample, begins + (uint64_t)(call.position + query) * call.keys + first_own, 1);
             UNROLL
             for (int r = 0; r < OWN; r++) {
                 const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
@@ -311,13 +316,13 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
             }
             __syncwarp();
             add_rows(dv, weights, tile, size);
-            next_tile(tile, qkv, query_place(call, head), first, call);
+            next_tile(tile, qkv, query_place(call, head), first, call.sequence, call);
             add_rows(dk, weights + OWN * TILE, tile, size);
         }
     }
     const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale}, ones[OWN] = {1, 1, 1, 1};
-    store_rows(dqkv, part_place(call, group, per), first_own, dk, factors, call);
-    store_rows(dqkv, part_place(call, group, per + 1), first_own, dv, ones, call);
+    store_rows(dkv, key_place(call, group, 0), first_own, call.keys, call.apart, dk, factors, call);
+    store_rows(dkv, key_place(call, group, 1), first_own, call.keys, call.apart, dv, ones, call);
 }
 
 // Blocks: a head of a sample. Adds to the gradient of its sink. At most 32 registers.
@@ -352,9 +357,10 @@ AttentionCall attention_call(const AttentionShape *shape, const AttentionRules *
     CHECK(shape->head_size <= MAX_SIZE, "attention: heads of %lld, at most %d", (long long)shape->head_size,
           MAX_SIZE);
     AttentionCall call = {
-        (int)shape->batch,     (int)shape->sequence,          (int)shape->heads,   (int)shape->groups,
-        (int)shape->head_size, attention_scale(shape, rules), {{}, 0, 1.0f, 0, 0}, {}};
-    const bool is_window = rules->window && rules->window < shape->sequence;
+        (int)shape->batch,          (int)shape->sequence,          (int)shape->heads,   (int)shape->groups,
+        (int)shape->head_size,      attention_scale(shape, rules), {{}, 0, 1.0f, 0, 0}, {},
+        (int)attention_keys(shape), (int)shape->first_position,    shape->keys > 0};
+    const bool is_window = rules->window && rules->window < attention_keys(shape);
     call.limits = {(const int32_t *)first_key.data,
                    is_window ? (int)rules->window : 0,
                    rules->cap,
@@ -379,7 +385,8 @@ static Elements elements_of(Tensor x) { return {x.data, x.dtype}; }
 static void forward(cudaStream_t stream, const AttentionCall &call, const AttentionForward *args) {
     const dim3 grid(call.batch * call.heads, num_blocks(call.sequence, ROWS));
     LAUNCH(attention_forward_kernel, grid, WARPS * WARP, shared_bytes(call, 1, 1), stream, call,
-           elements_of(args->qkv), elements_of(args->out), (float *)args->stats.data);
+           elements_of(args->qkv), elements_of(keys_of(args->qkv, args->kv)), elements_of(args->out),
+           (float *)args->stats.data);
 }
 
 template <class E>
@@ -387,14 +394,15 @@ static void store_probabilities(cudaStream_t stream, const AttentionCall &call,
                                 const AttentionForward *args) {
     const dim3 grid(call.batch * call.heads, call.sequence);
     LAUNCH(probabilities_kernel<E>, grid, 128, 0, stream, call, (const E *)args->qkv.data,
-           (const float *)args->stats.data, (E *)args->probabilities.data);
+           (const E *)keys_of(args->qkv, args->kv).data, (const float *)args->stats.data,
+           (E *)args->probabilities.data);
 }
 
 extern "C" void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args) {
     const AttentionCall call =
         attention_call(&args->shape, &args->rules, &args->dropout, args->first_key, args->sinks);
-    const Tensor tensors[] = {args->qkv, args->out};
-    if (attention_mma_takes(&args->shape, tensors, 2))
+    const Tensor tensors[] = {args->qkv, args->out, args->kv};
+    if (attention_mma_takes(&args->shape, tensors, 3))
         attention_mma_forward(stream_of(exec), &call, args);
     else
         forward(stream_of(exec), call, args);
@@ -412,19 +420,20 @@ static void find_deltas(cudaStream_t stream, const AttentionCall &call, const At
 
 static void backward(cudaStream_t stream, const AttentionCall &call, const AttentionBackward *args,
                      const AttentionRows &rows, void *dq) {
-    const Elements qkv = elements_of(args->qkv), dout = elements_of(args->dout),
-                   dqkv = elements_of(args->dqkv);
+    const Elements qkv = elements_of(args->qkv), kv = elements_of(keys_of(args->qkv, args->kv)),
+                   dout = elements_of(args->dout), dqkv = elements_of(args->dqkv);
     const Elements probabilities = elements_of(args->probabilities), apart = {dq, dqkv.dtype};
-    const unsigned blocks = num_blocks(call.sequence, ROWS);
-    const dim3 grid(call.batch * call.heads, blocks);
+    const dim3 grid(call.batch * call.heads, num_blocks(call.sequence, ROWS));
+    const bool as_out = dq || call.apart;
     if (is_limited(&call))
-        LAUNCH(attention_dq_kernel<true>, grid, WARPS * WARP, shared_bytes(call, 2, 1), stream, call, qkv,
-               dout, rows, probabilities, dq ? apart : dqkv, dq != NULL);
+        LAUNCH(attention_dq_kernel<true>, grid, WARPS * WARP, shared_bytes(call, 2, 1), stream, call, qkv, kv,
+               dout, rows, probabilities, dq ? apart : dqkv, as_out);
     else
         LAUNCH(attention_dq_kernel<false>, grid, WARPS * WARP, shared_bytes(call, 2, 1), stream, call, qkv,
-               dout, rows, probabilities, dq ? apart : dqkv, dq != NULL);
-    LAUNCH(attention_dkv_kernel, dim3(call.batch * call.groups, blocks), WARPS * WARP,
-           shared_bytes(call, 2, 2), stream, call, qkv, dout, rows, probabilities, dqkv);
+               kv, dout, rows, probabilities, dq ? apart : dqkv, as_out);
+    LAUNCH(attention_dkv_kernel, dim3(call.batch * call.groups, num_blocks(call.keys, ROWS)), WARPS * WARP,
+           shared_bytes(call, 2, 2), stream, call, qkv, kv, dout, rows, probabilities,
+           elements_of(keys_of(args->dqkv, args->dkv)));
 }
 
 template <class E>
@@ -454,9 +463,9 @@ extern "C" void cuda_own_attention_backward(const Exec *exec, const AttentionBac
     float *deltas = (float *)exec->workspace;
     void *dq = is_in_place(args) ? (char *)exec->workspace + delta_bytes(args) : NULL;
     const AttentionRows rows = {(const float *)args->stats.data, deltas};
-    const Tensor tensors[] = {args->qkv, args->dout, args->dqkv};
+    const Tensor tensors[] = {args->qkv, args->dout, args->dqkv, args->kv, args->dkv};
     BY_ELEMENT(args->qkv.dtype, find_deltas, stream, call, args, deltas);
-    if (!args->probabilities.data && attention_mma_takes(&args->shape, tensors, 3))
+    if (!args->probabilities.data && attention_mma_takes(&args->shape, tensors, 5))
         attention_mma_backward(stream, &call, args, &rows, dq);
     else
         backward(stream, call, args, rows, dq);

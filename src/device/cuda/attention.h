@@ -2,7 +2,8 @@
 // dropout drops.
 //
 // A row of qkv is a position of a sample, s * B + b; its columns are, for each group, the group's query heads, its key
-// and its value. So each of these heads is a matrix [S, D] whose rows lie a whole position apart.
+// and its value. So each of these heads is a matrix [S, D] whose rows lie a whole position apart. Keys and values may
+// lie in a tensor of their own, of more positions; a query is then a row of qkv, and its position `position` more.
 #pragma once
 #include "device/cuda/cuda.h"
 #include "device/cuda/portable.h"
@@ -51,13 +52,15 @@ struct AttentionCall {
     float scale;                              // of the scores
     AttentionMask mask;
     AttentionLimits limits;
+    int keys, position; // positions with a key, and that of query 0
+    bool apart;         // keys and values are in a tensor of their own
 };
 
 // Returns the first key that a query of a sample sees. Queries behind the sequence see what the last one sees.
 DEVICE int first_key(const AttentionCall &call, int sample, int query) {
     const int s = min(query, call.sequence - 1);
     const int first = call.limits.first_keys ? call.limits.first_keys[(int64_t)s * call.batch + sample] : 0;
-    return call.limits.window ? max(first, s - call.limits.window + 1) : first;
+    return call.limits.window ? max(first, s + call.position - call.limits.window + 1) : first;
 }
 
 // Returns the end of the queries of a sample that see a key before `end_of_keys`, at least `begin`. First keys never
@@ -129,6 +132,15 @@ DEVICE RowPlace out_place(const AttentionCall &call, int head) {
 template <class E> DEVICE Rows<E> rows_at(E *data, RowPlace place) {
     return {data + place.first, place.stride};
 }
+// The key (part 0) or value (1) of a group, in qkv or in the tensor of keys and values.
+DEVICE RowPlace key_place(const AttentionCall &call, int group, int part) {
+    if (!call.apart) return part_place(call, group, call.heads / call.groups + part);
+    return {(int64_t)(group * 2 + part) * call.size, (int64_t)call.batch * call.groups * 2 * call.size};
+}
+
+template <class E> DEVICE Rows<E> key_of(const AttentionCall &call, E *kv, int group, int part) {
+    return rows_at(kv, key_place(call, group, part));
+}
 template <class E> DEVICE Rows<E> part_of(const AttentionCall &call, E *qkv, int group, int part) {
     return rows_at(qkv, part_place(call, group, part));
 }
@@ -141,7 +153,7 @@ template <class E> DEVICE Rows<E> out_of(const AttentionCall &call, E *out, int 
 
 // The number of the first of the head's S x S elements in its sample's mask.
 DEVICE uint64_t mask_begins(const AttentionCall &call, int head) {
-    return (call.mask.first_head + head % call.heads) * call.sequence * call.sequence;
+    return (call.mask.first_head + head % call.heads) * call.keys * call.keys;
 }
 
 DEVICE uint64_t sample_of(const AttentionCall &call, int head) {
@@ -151,6 +163,8 @@ DEVICE uint64_t sample_of(const AttentionCall &call, int head) {
 // Converts a call's arguments for its kernels. `dropout` may be NULL; first_key and sinks may be absent.
 AttentionCall attention_call(const AttentionShape *shape, const AttentionRules *rules, const Dropout *dropout,
                              Tensor first_key, Tensor sinks);
+// Where keys and values lie, and where their gradients go.
+static inline Tensor keys_of(Tensor qkv, Tensor kv) { return kv.data ? kv : qkv; }
 // Returns whether anything beside causality restricts the call.
 static inline bool is_limited(const AttentionCall *call) {
     const AttentionLimits *limits = &call->limits;

@@ -23,16 +23,16 @@ enum { VECTOR = 8 }; // elements that one copy takes; addresses of rows are a mu
 
 // ---- tiles in shared memory -------------------------------------------------------------------------------
 
-// Begins to load COUNT rows from row `first` on. Rows from S on and columns from D on become zeros.
+// Begins to load COUNT rows from row `first` on. Rows from `end` on and columns from D on become zeros.
 template <int SIZE, int COUNT, class E>
-DEVICE void load_tile(E *to, Rows<const E> from, int first, const AttentionCall &call) {
+DEVICE void load_tile(E *to, Rows<const E> from, int first, int end, const AttentionCall &call) {
     constexpr int VECTORS = SIZE / VECTOR, STEP = THREADS / VECTORS;
     static_assert(COUNT % STEP == 0, "every thread copies as much");
     const int row = thread_now() / VECTORS, d = thread_now() % VECTORS * VECTOR;
     const E *source = from.data + (first + row) * from.stride + d;
     UNROLL
     for (int k = 0; k < COUNT; k += STEP) {
-        const bool is_there = first + row + k < call.sequence && d < call.size;
+        const bool is_there = first + row + k < end && d < call.size;
         copy_begin<VECTOR * sizeof(E)>(to + (row + k) * PITCH<SIZE> + d,
                                        is_there ? source + k * from.stride : from.data, is_there);
     }
@@ -50,18 +50,22 @@ DEVICE void wait_for_tile(void) {
     __syncthreads();
 }
 
-// Stores c * factors as 16 rows from row `first` on. The first factor is that of the first 8 rows.
+// Stores c * factors as 16 rows from row `first` on, of `end`, or adds them to what is there. The first factor is that
+// of the first 8 rows.
 template <int SIZE, class E>
-DEVICE void store_tile(Rows<E> to, int first, const float (&c)[SIZE / 8][4], const float (&factors)[2],
-                       const AttentionCall &call) {
+DEVICE void store_tile(Rows<E> to, int first, int end, bool adds, const float (&c)[SIZE / 8][4],
+                       const float (&factors)[2], const AttentionCall &call) {
     const int lane = lane_now(), row = first + lane / 4, col = lane % 4 * 2;
     UNROLL
     for (int n = 0; n < SIZE / 8; n++) {
         UNROLL
         for (int half = 0; half < 2; half++)
-            if (row + 8 * half < call.sequence && 8 * n < call.size)
-                *(uint32_t *)(to.data + (row + 8 * half) * to.stride + 8 * n + col) =
-                    mma_pair<E>(c[n][2 * half] * factors[half], c[n][2 * half + 1] * factors[half]);
+            if (row + 8 * half < end && 8 * n < call.size) {
+                E *at = to.data + (row + 8 * half) * to.stride + 8 * n + col;
+                const float left = adds ? to_float(at[0]) : 0.0f, right = adds ? to_float(at[1]) : 0.0f;
+                *(uint32_t *)at = mma_pair<E>(c[n][2 * half] * factors[half] + left,
+                                              c[n][2 * half + 1] * factors[half] + right);
+            }
     }
 }
 
@@ -136,19 +140,19 @@ struct HeadMask {
     RngKey key;
     uint32_t threshold; // 0: every element is kept
     uint64_t sample, begins;
-    int sequence;
+    int keys, position; // of the call
     // Four adjacent keys of a query have the four words of one Philox block: lanes compute each block once and trade
     // bits.
     bool trades;
 };
 
 DEVICE HeadMask head_mask(const AttentionCall &call, int head) {
-    return {call.mask.key,           call.mask.threshold, sample_of(call, head),
-            mask_begins(call, head), call.sequence,       call.sequence % 4 == 0};
+    return {call.mask.key, call.mask.threshold, sample_of(call, head), mask_begins(call, head),
+            call.keys,     call.position,       call.keys % 4 == 0};
 }
 
 DEVICE uint64_t mask_element(const HeadMask &mask, int query, int key) {
-    return mask.begins + (uint64_t)query * mask.sequence + key;
+    return mask.begins + (uint64_t)(mask.position + query) * mask.keys + key;
 }
 
 // Bit 4 n + i is whether word i of the Philox block of element `first` + n `step` is kept.
@@ -192,7 +196,7 @@ template <int WIDE> DEVICE uint32_t kept_of_queries(const HeadMask &mask, int qu
     if (mask.threshold == 0) return ~0u;
     if (!mask.trades)
         return kept_of_elements<WIDE>(mask, mask_element(mask, query, key + col), 8, 1,
-                                      8 * (uint64_t)mask.sequence);
+                                      8 * (uint64_t)mask.keys);
     // A lane has two adjacent keys of two queries, and its neighbour the other two keys of the same blocks. The first
     // of the two lanes computes the block of the first query, the second one that of the second query.
     const uint64_t block = mask_element(mask, query + lane % 2 * 8, key + col / 4 * 4);
@@ -203,10 +207,10 @@ template <int WIDE> DEVICE uint32_t kept_of_queries(const HeadMask &mask, int qu
 template <int WIDE> DEVICE uint32_t kept_of_keys(const HeadMask &mask, int key, int query) {
     static_assert(WIDE <= 8, "the bits of a tile fit into 32");
     const int lane = lane_now(), col = lane % 4 * 2, r = lane / 4 % 4;
-    const uint64_t step = 8 * (uint64_t)mask.sequence;
+    const uint64_t step = 8 * (uint64_t)mask.keys;
     if (mask.threshold == 0) return ~0u;
     if (!mask.trades)
-        return kept_of_elements<WIDE>(mask, mask_element(mask, query + col, key), step, mask.sequence, 8);
+        return kept_of_elements<WIDE>(mask, mask_element(mask, query + col, key), step, mask.keys, 8);
     // Four lanes need the four blocks of four keys, one word of each. Lane r computes the block of query r % 2 and of
     // the keys from 8 (r / 2) on; then bit i of lane r becomes bit r of lane i: the transpose of a 4 x 4 matrix.
     const uint64_t block = mask_element(mask, query + col + r % 2, key - r + r / 2 * 8);
@@ -232,35 +236,34 @@ template <int TALL, int KEYS, bool LIMITED> DEVICE OwnQueries own_queries(const 
             first,
             own,
             LIMITED ? first_key(call, b, first) / KEYS * KEYS : 0,
-            min(first + QUERIES, call.sequence),
+            min(call.position + first + QUERIES, call.keys),
             LIMITED ? first_key(call, b, own) : 0};
 }
 
 // Begins to load the tile of KEYS keys and values from key `first` on.
 template <int SIZE, int KEYS, class E>
-DEVICE void load_keys(E *tiles, const AttentionCall &call, const E *qkv, int group, int first) {
-    const int per = call.heads / call.groups;
+DEVICE void load_keys(E *tiles, const AttentionCall &call, const E *kv, int group, int first) {
     E *keys = tile_of<SIZE, KEYS>(tiles, first / KEYS);
-    load_tile<SIZE, KEYS>(keys, part_of(call, qkv, group, per), first, call);
-    load_tile<SIZE, KEYS>(keys + KEYS * PITCH<SIZE>, part_of(call, qkv, group, per + 1), first, call);
+    load_tile<SIZE, KEYS>(keys, key_of(call, kv, group, 0), first, call.keys, call);
+    load_tile<SIZE, KEYS>(keys + KEYS * PITCH<SIZE>, key_of(call, kv, group, 1), first, call.keys, call);
 }
 
 // Calls work(first, keys, values) for each tile of KEYS keys that a query of the warp sees, from key `first` on.
 template <int SIZE, int TALL, int KEYS, class E, class Work>
-DEVICE void for_tiles_of_keys(E *tiles, const AttentionCall &call, const E *qkv, const OwnQueries &of,
+DEVICE void for_tiles_of_keys(E *tiles, const AttentionCall &call, const E *kv, const OwnQueries &of,
                               Work work) {
-    load_keys<SIZE, KEYS>(tiles, call, qkv, of.group, of.begin);
+    load_keys<SIZE, KEYS>(tiles, call, kv, of.group, of.begin);
     for (int first = of.begin; first < of.end; first += KEYS) {
         const E *keys = tile_of<SIZE, KEYS>(tiles, first / KEYS);
         wait_for_tile();
-        if (first + KEYS < of.end) load_keys<SIZE, KEYS>(tiles, call, qkv, of.group, first + KEYS);
-        if (first < of.own + 16 * TALL && first + KEYS > of.begin_own)
+        if (first + KEYS < of.end) load_keys<SIZE, KEYS>(tiles, call, kv, of.group, first + KEYS);
+        if (first < call.position + of.own + 16 * TALL && first + KEYS > of.begin_own)
             work(first, keys, keys + KEYS * PITCH<SIZE>);
     }
 }
 
-// Hides the keys that lie behind each query. The first key of the tile is `first`; `query` is the first one of the
-// lane.
+// Hides the keys that lie behind each query. The first key of the tile is `first`; `query` is the position of the first
+// query of the lane.
 template <int TALL, int WIDE> DEVICE void hide_later(float (&scores)[TALL][WIDE][4], int query, int first) {
     const int key = first + thread_now() % 4 * 2;
     UNROLL

@@ -45,15 +45,15 @@ DEVICE void take_gradients(float (&scores)[TALL][WIDE][4], float (&changes)[TALL
 // workspace (`apart`). At most 255 registers.
 template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
 __global__ void __launch_bounds__(THREADS, LIMITED ? 2 : 3)
-    attention_dq_mma_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows, E *dq,
-                            bool apart) {
+    attention_dq_mma_kernel(AttentionCall call, const E *qkv, const E *kv, const E *dout, AttentionRows rows,
+                            E *dq, bool apart) {
     constexpr int QUERIES = 16 * TALL * WARPS;
     DYNAMIC_SHARED(E, queries);
     E *gradients = queries + QUERIES * PITCH<SIZE>;
     const OwnQueries of = own_queries<TALL, KEYS, LIMITED>(call);
     const int lane = lane_now(), head = of.head, own = of.own, at_own = warp_now() * 16 * TALL * PITCH<SIZE>;
-    load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), of.first, call);
-    load_tile<SIZE, QUERIES>(gradients, out_of(call, dout, head), of.first, call);
+    load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), of.first, call.sequence, call);
+    load_tile<SIZE, QUERIES>(gradients, out_of(call, dout, head), of.first, call.sequence, call);
 
     float sums[TALL][SIZE / 8][4], stats[TALL][2], deltas[TALL][2];
     clear(sums);
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(THREADS, LIMITED ? 2 : 3)
         }
     }
     for_tiles_of_keys<SIZE, TALL, KEYS>(
-        gradients + QUERIES * PITCH<SIZE>, call, qkv, of, [&](int first, const E *keys, const E *values) {
+        gradients + QUERIES * PITCH<SIZE>, call, kv, of, [&](int first, const E *keys, const E *values) {
             float scores[TALL][KEYS / 8][4], changes[TALL][KEYS / 8][4];
             multiply_rows<SIZE>(scores, queries + at_own, keys);
             multiply_rows<SIZE>(changes, gradients + at_own, values);
             if (LIMITED) hide_earlier(scores, call, head / call.heads, own + lane / 4, first);
-            if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
+            if (first + KEYS > call.position + own) hide_later(scores, call.position + own + lane / 4, first);
             take_gradients<LIMITED>(scores, changes, stats, deltas, call, head_mask(call, head),
                                     own + lane / 4, first);
             add_product<SIZE>(sums, scores, keys);
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(THREADS, LIMITED ? 2 : 3)
     const float factors[2] = {call.scale, call.scale};
     UNROLL
     for (int i = 0; i < TALL; i++)
-        store_tile<SIZE>(apart ? out_of(call, dq, head) : query_of(call, dq, head), own + 16 * i, sums[i],
-                         factors, call);
+        store_tile<SIZE>(apart ? out_of(call, dq, head) : query_of(call, dq, head), own + 16 * i,
+                         call.sequence, false, sums[i], factors, call);
 }
 
 // ---- the gradients of the keys and values -----------------------------------------------------------------
@@ -98,8 +98,9 @@ DEVICE void load_queries(E *tiles, float *tile_rows, const AttentionCall &call, 
                          const AttentionRows &rows, const QueryTiles &of, int number) {
     const int head = of.first_head + number / of.of_head, first = of.begin + number % of.of_head * QUERIES;
     E *queries = tile_of<SIZE, QUERIES>(tiles, number);
-    load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), first, call);
-    load_tile<SIZE, QUERIES>(queries + QUERIES * PITCH<SIZE>, out_of(call, dout, head), first, call);
+    load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), first, call.sequence, call);
+    load_tile<SIZE, QUERIES>(queries + QUERIES * PITCH<SIZE>, out_of(call, dout, head), first, call.sequence,
+                             call);
     const int query = first + thread_now();
     if (thread_now() < QUERIES) {
         const int64_t at = query < call.sequence ? (int64_t)head * call.sequence + query : 0;
@@ -110,23 +111,25 @@ DEVICE void load_queries(E *tiles, float *tile_rows, const AttentionCall &call, 
 }
 
 // Blocks: a group, 64 keys of it, QUERIES queries at a time; sums over the group's heads and their queries, in order.
-// All is transposed: rows are keys. dqkv may be qkv: the rows of keys and values that a block writes are its own, read
-// before. At most 255 registers.
+// All is transposed: rows are keys. dkv may be kv, in qkv: the rows of keys and values that a block writes are its own,
+// read before. At most 255 registers.
 template <class E, int SIZE, int QUERIES, bool LIMITED>
 __global__ void __launch_bounds__(THREADS)
-    attention_dkv_mma_kernel(AttentionCall call, const E *qkv, const E *dout, AttentionRows rows, E *dqkv) {
+    attention_dkv_mma_kernel(AttentionCall call, const E *qkv, const E *kv, const E *dout, AttentionRows rows,
+                             E *dkv) {
     constexpr int KEYS = 16 * WARPS;
     DYNAMIC_SHARED(E, keys);
     SHARED(float, tile_rows, 4 * QUERIES);
     E *values = keys + KEYS * PITCH<SIZE>, *tiles = values + KEYS * PITCH<SIZE>;
     const int lane = lane_now(), warp = warp_now(), group = blockIdx.x;
     const int per = call.heads / call.groups, block = blockIdx.y * KEYS, own = block + warp * 16;
-    QueryTiles of = {group * per, block / QUERIES * QUERIES, 0, 0};
-    const int b = group / call.groups,
-              end = LIMITED ? end_of_queries(call, b, block, block + KEYS) : call.sequence;
+    const int b = group / call.groups, begin = max(block - call.position, 0);
+    const int end = LIMITED ? end_of_queries(call, b, begin, block + KEYS) : call.sequence;
+    QueryTiles of = {group * per, begin / QUERIES * QUERIES, 0, 0};
+    if (begin >= end) return; // no query sees a key of the block; its sums stay
     of.of_head = (end - of.begin + QUERIES - 1) / QUERIES, of.count = of.of_head * per;
-    load_tile<SIZE, KEYS>(keys, part_of(call, qkv, group, per), block, call);
-    load_tile<SIZE, KEYS>(values, part_of(call, qkv, group, per + 1), block, call);
+    load_tile<SIZE, KEYS>(keys, key_of(call, kv, group, 0), block, call.keys, call);
+    load_tile<SIZE, KEYS>(values, key_of(call, kv, group, 1), block, call.keys, call);
     load_queries<SIZE, QUERIES>(tiles, tile_rows, call, qkv, dout, rows, of, 0);
 
     float dk[1][SIZE / 8][4], dv[1][SIZE / 8][4];
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(THREADS)
         wait_for_tile();
         if (number + 1 < of.count)
             load_queries<SIZE, QUERIES>(tiles, tile_rows, call, qkv, dout, rows, of, number + 1);
-        if (first + QUERIES <= own) continue; // no query sees the warp's keys
+        if (call.position + first + QUERIES <= own) continue; // no query sees the warp's keys
 
         float scores[1][QUERIES / 8][4], changes[1][QUERIES / 8][4];
         multiply_rows<SIZE>(scores, keys + warp * 16 * PITCH<SIZE>, queries);
@@ -152,7 +155,7 @@ __global__ void __launch_bounds__(THREADS)
             UNROLL
             for (int e = 0; e < 4; e++) {
                 const float factor = kept >> (4 * n + e) & 1 ? call.mask.factor : 0.0f;
-                if (key + e / 2 * 8 > first + col + e % 2) scores[0][n][e] = -INFINITY;
+                if (key + e / 2 * 8 > call.position + first + col + e % 2) scores[0][n][e] = -INFINITY;
                 if (LIMITED && key + e / 2 * 8 < first_key(call, b, first + col + e % 2))
                     scores[0][n][e] = -INFINITY;
                 gradient<LIMITED>(scores[0][n][e], changes[0][n][e], call, stats[col + e % 2] * LOG2_E,
@@ -163,8 +166,8 @@ __global__ void __launch_bounds__(THREADS)
         add_product<SIZE>(dk, scores, queries);
     }
     const float factors[2] = {call.scale, call.scale}, ones[2] = {1.0f, 1.0f};
-    store_tile<SIZE>(part_of(call, dqkv, group, per), own, dk[0], factors, call);
-    store_tile<SIZE>(part_of(call, dqkv, group, per + 1), own, dv[0], ones, call);
+    store_tile<SIZE>(key_of(call, dkv, group, 0), own, call.keys, call.apart, dk[0], factors, call);
+    store_tile<SIZE>(key_of(call, dkv, group, 1), own, call.keys, call.apart, dv[0], ones, call);
 }
 
 // ---- launches ---------------------------------------------------------------------------------------------
@@ -176,17 +179,19 @@ static void backward_queries(cudaStream_t stream, const AttentionCall *call, con
     const dim3 grid(call->batch * call->heads, num_blocks(call->sequence, QUERIES));
     LAUNCH((attention_dq_mma_kernel<E, SIZE, TALL, KEYS, LIMITED>), grid, THREADS,
            tile_bytes<SIZE>(2 * QUERIES + 4 * KEYS), stream, *call, (const E *)args->qkv.data,
-           (const E *)args->dout.data, *rows, (E *)(dq ? dq : args->dqkv.data), dq != NULL);
+           (const E *)keys_of(args->qkv, args->kv).data, (const E *)args->dout.data, *rows,
+           (E *)(dq ? dq : args->dqkv.data), dq || call->apart);
 }
 
 template <class E, int SIZE, int QUERIES, bool LIMITED>
 static void backward_keys(cudaStream_t stream, const AttentionCall *call, const AttentionBackward *args,
                           const AttentionRows *rows) {
     constexpr int KEYS = 16 * WARPS;
-    const dim3 grid(call->batch * call->groups, num_blocks(call->sequence, KEYS));
+    const dim3 grid(call->batch * call->groups, num_blocks(call->keys, KEYS));
     LAUNCH((attention_dkv_mma_kernel<E, SIZE, QUERIES, LIMITED>), grid, THREADS,
            tile_bytes<SIZE>(2 * KEYS + 4 * QUERIES), stream, *call, (const E *)args->qkv.data,
-           (const E *)args->dout.data, *rows, (E *)args->dqkv.data);
+           (const E *)keys_of(args->qkv, args->kv).data, (const E *)args->dout.data, *rows,
+           (E *)keys_of(args->dqkv, args->dkv).data);
 }
 
 template <class E, bool LIMITED>

@@ -67,7 +67,7 @@ DEVICE void drop(float (&p)[TALL][WIDE][4], const HeadMask &mask, int query, int
 // Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. At most 255 registers.
 template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
 __global__ void __launch_bounds__(THREADS)
-    attention_forward_mma_kernel(AttentionCall call, const E *qkv, E *out, float *stats) {
+    attention_forward_mma_kernel(AttentionCall call, const E *qkv, const E *kv, E *out, float *stats) {
     static_assert(KEYS % (16 * TALL) == 0,
                   "every row of a warp sees the first key of each tile that the warp meets");
     constexpr int QUERIES = 16 * TALL * WARPS;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS)
     const OwnQueries of = own_queries<TALL, KEYS, LIMITED>(call);
     const int lane = lane_now(), head = of.head, own = of.own;
     const E *rows = queries + warp_now() * 16 * TALL * PITCH<SIZE>;
-    load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), of.first, call);
+    load_tile<SIZE, QUERIES>(queries, query_of(call, qkv, head), of.first, call.sequence, call);
 
     float sums[TALL][SIZE / 8][4], maxima[TALL][2], exponentials[TALL][2];
     clear(sums);
@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(THREADS)
             exponentials[i][half] = call.limits.has_sink && lane % 4 == 0 ? 1.0f : 0.0f;
         }
     for_tiles_of_keys<SIZE, TALL, KEYS>(
-        queries + QUERIES * PITCH<SIZE>, call, qkv, of, [&](int first, const E *keys, const E *values) {
+        queries + QUERIES * PITCH<SIZE>, call, kv, of, [&](int first, const E *keys, const E *values) {
             float scores[TALL][KEYS / 8][4];
             multiply_rows<SIZE>(scores, rows, keys);
             if (LIMITED && call.limits.cap > 0) cap_scores(scores, call);
             if (LIMITED) hide_earlier(scores, call, head / call.heads, own + lane / 4, first);
-            if (first + KEYS > own) hide_later(scores, own + lane / 4, first);
+            if (first + KEYS > call.position + own) hide_later(scores, call.position + own + lane / 4, first);
             soften(scores, sums, maxima, exponentials, call.scale * LOG2_E);
             if (call.mask.threshold) drop(scores, head_mask(call, head), own + lane / 4, first);
             add_product<SIZE>(sums, scores, values);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(THREADS)
                 stats[(int64_t)head * call.sequence + query] =
                     fmaf(maxima[i][half], call.scale, logarithm(sum));
         }
-        store_tile<SIZE>(out_of(call, out, head), own + 16 * i, sums[i], factors, call);
+        store_tile<SIZE>(out_of(call, out, head), own + 16 * i, call.sequence, false, sums[i], factors, call);
     }
 }
 
@@ -130,7 +130,7 @@ static void forward(cudaStream_t stream, const AttentionCall *call, const Attent
     const dim3 grid(call->batch * call->heads, num_blocks(call->sequence, QUERIES));
     LAUNCH((attention_forward_mma_kernel<E, SIZE, TALL, KEYS, LIMITED>), grid, THREADS,
            tile_bytes<SIZE>(QUERIES + 4 * KEYS), stream, *call, (const E *)args->qkv.data,
-           (E *)args->out.data, (float *)args->stats.data);
+           (const E *)keys_of(args->qkv, args->kv).data, (E *)args->out.data, (float *)args->stats.data);
 }
 
 template <class E, bool LIMITED>

@@ -23,8 +23,8 @@ static bool may_use_cudnn(const DeviceOptions *options) { return options->attent
 static bool is_plain(const AttentionShape *shape, const AttentionRules *rules, Tensor first_key,
                      Tensor sinks) {
     bool window = rules->window && rules->window < shape->sequence;
-    return !window && rules->scale == 0 && rules->cap == 0 && !rules->off_by_one && !first_key.data &&
-           !sinks.data;
+    return !window && rules->scale == 0 && rules->cap == 0 && !rules->off_by_one && !shape->keys &&
+           !first_key.data && !sinks.data;
 }
 
 // What cuDNN takes by its documentation, and of a backward pass more than one position. Its dropout draws other masks.

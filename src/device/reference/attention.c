@@ -1,5 +1,5 @@
-// Defines self-attention: one head of one sample at a time. The gradients need the whole S x S matrices, which lie in
-// the workspace.
+// Defines self-attention: one head of one sample at a time. The gradients need whole matrices of all queries and keys,
+// which lie in the workspace.
 //   scores = c q k^T, of the keys that a query sees, with a cap C tanh(scores / C);  P = softmax(scores), with a
 //   sink's exp(z) in the denominator;  A = P * mask / (1 - p);  out = A v
 //   dA = dout v^T;  dv = A^T dout;  dP = dA * mask / (1 - p);  dscores = P (dP - sum_k P dP), with a cap times
@@ -14,11 +14,16 @@ typedef struct {
     const AttentionRules *rules;
     Tensor first_key, sinks;
     const Dropout *dropout;
+    Tensor qkv, kv; // kv: keys and values; absent: those of qkv
     int64_t b, h;
 } Head;
 
+// A query is a row of the call; it sees the keys from first_key up to its position.
+static int64_t position_of(const Head *head, int64_t query) { return head->shape->first_position + query; }
+
 static int64_t first_key(const Head *head, int64_t query) {
-    return attention_first_key(head->first_key, head->rules->window, head->shape->batch, head->b, query);
+    return attention_first_key(head->first_key, head->rules->window, head->shape->batch, head->b, query,
+                               head->shape->first_position);
 }
 
 static double scale_of(const Head *head) {
@@ -64,21 +69,36 @@ static int64_t value_at(const Head *head, int64_t s, int64_t d) {
     return group_at(head, per_group(head->shape) + 1, s, d);
 }
 
+// Returns the index in kv of element (s, d) of the group's key (part 0) or value (1).
+static int64_t kv_at(const Head *head, int64_t part, int64_t s, int64_t d) {
+    const AttentionShape *shape = head->shape;
+    int64_t row = s * shape->batch + head->b, group = head->h / per_group(shape);
+    return ((row * shape->groups + group) * 2 + part) * shape->head_size + d;
+}
+
+static double key_of(const Head *head, int64_t s, int64_t d) {
+    return head->kv.data ? load(head->kv, kv_at(head, 0, s, d)) : load(head->qkv, key_at(head, s, d));
+}
+
+static double value_of(const Head *head, int64_t s, int64_t d) {
+    return head->kv.data ? load(head->kv, kv_at(head, 1, s, d)) : load(head->qkv, value_at(head, s, d));
+}
+
 static int64_t out_at(const Head *head, int64_t s, int64_t d) {
     const AttentionShape *shape = head->shape;
     int64_t row = s * shape->batch + head->b;
     return (row * shape->heads + head->h) * shape->head_size + d;
 }
 
-// Returns the index of row `query` of the head's P among the rows of S elements; stats have an element for each.
+// Returns the number of row `query` of the head's P among all rows; stats have an element for each.
 static int64_t row_at(const Head *head, int64_t query) {
     return (head->b * head->shape->heads + head->h) * head->shape->sequence + query;
 }
 
 static double factor_at(const Head *head, int64_t query, int64_t key) {
-    int64_t sequence = head->shape->sequence, h = head->shape->first_head + head->h;
+    int64_t keys = attention_keys(head->shape), h = head->shape->first_head + head->h;
     return reference_dropout_factor(*head->dropout, head->dropout->first_sample + head->b,
-                                    (h * sequence + query) * sequence + key);
+                                    (h * keys + position_of(head, query)) * keys + key);
 }
 
 // ---- rotary position embedding ----------------------------------------------------------------------------
@@ -108,11 +128,11 @@ void reference_rotary(const Exec *exec, const Rotary *p) {
 // ---- forward ----------------------------------------------------------------------------------------------
 
 // Row `query` of the scores.
-static void score_row(const Head *head, Tensor qkv, int64_t query, double *row) {
-    for (int64_t key = first_key(head, query); key <= query; key++) {
+static void score_row(const Head *head, int64_t query, double *row) {
+    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++) {
         double product = 0;
         for (int64_t d = 0; d < head->shape->head_size; d++)
-            product += load(qkv, query_at(head, query, d)) * load(qkv, key_at(head, key, d));
+            product += load(head->qkv, query_at(head, query, d)) * key_of(head, key, d);
         row[key] = score_of(head, product);
     }
 }
@@ -128,28 +148,27 @@ static double softmax(const Head *head, double *row, int64_t first, int64_t end)
 }
 
 // Row `query` of P. Returns the log of the sum of exp(scores).
-static double softmax_row(const Head *head, Tensor qkv, int64_t query, double *row) {
-    score_row(head, qkv, query, row);
-    return softmax(head, row, first_key(head, query), query + 1);
+static double softmax_row(const Head *head, int64_t query, double *row) {
+    score_row(head, query, row);
+    return softmax(head, row, first_key(head, query), position_of(head, query) + 1);
 }
 
 static void store_probabilities(const Head *head, Tensor probabilities, int64_t query, const double *row) {
-    int64_t sequence = head->shape->sequence, first = first_key(head, query);
-    for (int64_t key = 0; key < sequence; key++)
-        store(probabilities, row_at(head, query) * sequence + key,
-              key >= first && key <= query ? row[key] : 0);
+    int64_t keys = attention_keys(head->shape), first = first_key(head, query);
+    for (int64_t key = 0; key < keys; key++)
+        store(probabilities, row_at(head, query) * keys + key,
+              key >= first && key <= position_of(head, query) ? row[key] : 0);
 }
 
 static void head_forward(const Head *head, const AttentionForward *p, double *row) {
     for (int64_t query = 0; query < head->shape->sequence; query++) {
-        store(p->stats, row_at(head, query), softmax_row(head, p->qkv, query, row));
+        int64_t first = first_key(head, query), last = position_of(head, query);
+        store(p->stats, row_at(head, query), softmax_row(head, query, row));
         if (p->probabilities.data) store_probabilities(head, p->probabilities, query, row);
-        int64_t first = first_key(head, query);
-        for (int64_t key = first; key <= query; key++) row[key] *= factor_at(head, query, key);
+        for (int64_t key = first; key <= last; key++) row[key] *= factor_at(head, query, key);
         for (int64_t d = 0; d < head->shape->head_size; d++) {
             double sum = 0;
-            for (int64_t key = first; key <= query; key++)
-                sum += row[key] * load(p->qkv, value_at(head, key, d));
+            for (int64_t key = first; key <= last; key++) sum += row[key] * value_of(head, key, d);
             store(p->out, out_at(head, query, d), sum);
         }
     }
@@ -160,13 +179,13 @@ static void check_first_keys(const AttentionForward *p) {
     const int32_t *keys = p->first_key.data;
     int64_t batch = p->shape.batch;
     for (int64_t i = 0; keys && i < batch * p->shape.sequence; i++)
-        CHECK(keys[i] >= (i < batch ? 0 : keys[i - batch]) && keys[i] <= i / batch,
+        CHECK(keys[i] >= (i < batch ? 0 : keys[i - batch]) && keys[i] <= p->shape.first_position + i / batch,
               "attention_forward: the first key of row %lld is %d", (long long)i, keys[i]);
 }
 
 void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
     check_first_keys(p);
-    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, 0, 0};
+    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, p->qkv, p->kv, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h++) head_forward(&head, p, exec->workspace);
 }
@@ -226,22 +245,27 @@ void reference_attention_cached(const Exec *exec, const AttentionCached *p) {
 // ---- backward ---------------------------------------------------------------------------------------------
 
 // The backward of a group keeps these in the workspace. The gradients reach dqkv, which may be qkv, when they
-// are complete: a key's is a sum over the group's heads, and each head still needs the keys.
+// are complete: a key's is a sum over the group's heads, and each head still needs the keys. K: keys.
 typedef struct {
-    double *weights, *dscores; // [S, S] of one head: A and the gradient of the scores
-    double *scores;            // a row of them, [S]
-    double *gradients;         // [heads of the group + 2, S, D], in the order of qkv
+    double *weights, *dscores; // [S, K] of one head: A and the gradient of the scores
+    double *scores;            // a row of them, [K]
+    double *gradients;         // of the group's queries, [heads of the group, S, D]
+    double *key_gradients;     // of its key and its value, [2, K, D]
 } Scratch;
 
 static double *gradient_at(const Head *head, const Scratch *scratch, int64_t part, int64_t s, int64_t d) {
     return &scratch->gradients[(part * head->shape->sequence + s) * head->shape->head_size + d];
 }
 
+static double *key_gradient_at(const Head *head, const Scratch *scratch, int64_t part, int64_t s, int64_t d) {
+    return &scratch->key_gradients[(part * attention_keys(head->shape) + s) * head->shape->head_size + d];
+}
+
 // Row `query` of P: computed again, or read where it was stored. Returns the log of the sum of exp(scores).
 static double probability_row(const Head *head, const AttentionBackward *p, int64_t query, double *row) {
-    if (!p->probabilities.data) return softmax_row(head, p->qkv, query, row);
-    for (int64_t key = first_key(head, query); key <= query; key++)
-        row[key] = load(p->probabilities, row_at(head, query) * head->shape->sequence + key);
+    if (!p->probabilities.data) return softmax_row(head, query, row);
+    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++)
+        row[key] = load(p->probabilities, row_at(head, query) * attention_keys(head->shape) + key);
     return load(p->stats, row_at(head, query));
 }
 
@@ -249,15 +273,15 @@ static double probability_row(const Head *head, const AttentionBackward *p, int6
 static double score_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *weights,
                               double *dscores) {
     double dot = 0;
-    int64_t first = first_key(head, query);
-    for (int64_t key = first; key <= query; key++) {
+    int64_t first = first_key(head, query), last = position_of(head, query);
+    for (int64_t key = first; key <= last; key++) {
         double sum = 0;
         for (int64_t d = 0; d < head->shape->head_size; d++)
-            sum += load(p->dout, out_at(head, query, d)) * load(p->qkv, value_at(head, key, d));
+            sum += load(p->dout, out_at(head, query, d)) * value_of(head, key, d);
         dscores[key] = sum * factor_at(head, query, key);
         dot += weights[key] * dscores[key];
     }
-    for (int64_t key = first; key <= query; key++) {
+    for (int64_t key = first; key <= last; key++) {
         dscores[key] = weights[key] * (dscores[key] - dot);
         weights[key] *= factor_at(head, query, key);
     }
@@ -265,62 +289,88 @@ static double score_gradients(const Head *head, const AttentionBackward *p, int6
 }
 
 // Multiplies row `query` of dscores by the slopes of the cap. `scores` holds a row and is overwritten.
-static void cap_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *scores,
-                          double *dscores) {
+static void cap_gradients(const Head *head, int64_t query, double *scores, double *dscores) {
     if (head->rules->cap == 0) return;
-    score_row(head, p->qkv, query, scores);
-    for (int64_t key = first_key(head, query); key <= query; key++)
+    score_row(head, query, scores);
+    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++)
         dscores[key] *= slope_of(head, scores[key]);
 }
 
-// Adds the head's part to row s, column d of dq, dk and dv, each a sum over the queries or keys that row s meets.
-static void add_gradients(const Head *head, const AttentionBackward *p, const Scratch *scratch, int64_t s,
-                          int64_t d) {
-    int64_t sequence = head->shape->sequence, per = per_group(head->shape);
-    double scale = scale_of(head), dq = 0, dk = 0, dv = 0;
-    for (int64_t key = first_key(head, s); key <= s; key++)
-        dq += scratch->dscores[s * sequence + key] * load(p->qkv, key_at(head, key, d));
-    for (int64_t query = s; query < sequence && first_key(head, query) <= s; query++) {
-        dk += scratch->dscores[query * sequence + s] * load(p->qkv, query_at(head, query, d));
-        dv += scratch->weights[query * sequence + s] * load(p->dout, out_at(head, query, d));
+// Adds the head's part to element d of the gradient of a query, a sum over the keys that it sees.
+static void add_query_gradient(const Head *head, const Scratch *scratch, int64_t query, int64_t d) {
+    double dq = 0;
+    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++)
+        dq += scratch->dscores[query * attention_keys(head->shape) + key] * key_of(head, key, d);
+    *gradient_at(head, scratch, head->h % per_group(head->shape), query, d) += scale_of(head) * dq;
+}
+
+// Adds the head's part to element d of the gradients of a key and its value, sums over the queries that see it.
+static void add_key_gradients(const Head *head, const AttentionBackward *p, const Scratch *scratch,
+                              int64_t key, int64_t d) {
+    int64_t keys = attention_keys(head->shape), before = key - head->shape->first_position;
+    double dk = 0, dv = 0;
+    for (int64_t query = before > 0 ? before : 0;
+         query < head->shape->sequence && first_key(head, query) <= key; query++) {
+        dk += scratch->dscores[query * keys + key] * load(p->qkv, query_at(head, query, d));
+        dv += scratch->weights[query * keys + key] * load(p->dout, out_at(head, query, d));
     }
-    *gradient_at(head, scratch, head->h % per, s, d) += scale * dq;
-    *gradient_at(head, scratch, per, s, d) += scale * dk;
-    *gradient_at(head, scratch, per + 1, s, d) += dv;
+    *key_gradient_at(head, scratch, 0, key, d) += scale_of(head) * dk;
+    *key_gradient_at(head, scratch, 1, key, d) += dv;
 }
 
 static void head_backward(const Head *head, const AttentionBackward *p, const Scratch *scratch) {
-    int64_t sequence = head->shape->sequence, size = head->shape->head_size;
+    int64_t sequence = head->shape->sequence, size = head->shape->head_size,
+            keys = attention_keys(head->shape);
     double dz = 0;
     for (int64_t query = 0; query < sequence; query++) {
-        double *weights = scratch->weights + query * sequence, *dscores = scratch->dscores + query * sequence;
+        double *weights = scratch->weights + query * keys, *dscores = scratch->dscores + query * keys;
         double sum = probability_row(head, p, query, weights);
         double dot = score_gradients(head, p, query, weights, dscores);
-        cap_gradients(head, p, query, scratch->scores, dscores);
+        cap_gradients(head, query, scratch->scores, dscores);
         if (p->dsinks.data) dz -= exp(sink_of(head) - sum) * dot;
     }
     if (p->dsinks.data) store(p->dsinks, head->h, load(p->dsinks, head->h) + dz);
-    for (int64_t i = 0; i < sequence * size; i++) add_gradients(head, p, scratch, i / size, i % size);
+    for (int64_t i = 0; i < sequence * size; i++) add_query_gradient(head, scratch, i / size, i % size);
+    for (int64_t i = 0; i < keys * size; i++) add_key_gradients(head, p, scratch, i / size, i % size);
+}
+
+static void store_query_gradient(const Head *head, const AttentionBackward *p, int64_t s, int64_t d,
+                                 double x) {
+    store(p->dqkv, p->dkv.data ? out_at(head, s, d) : query_at(head, s, d), x);
+}
+
+static void store_key_gradient(const Head *head, const AttentionBackward *p, int64_t part, int64_t s,
+                               int64_t d, double x) {
+    int64_t at = kv_at(head, part, s, d);
+    if (p->dkv.data)
+        store(p->dkv, at, load(p->dkv, at) + x);
+    else
+        store(p->dqkv, group_at(head, per_group(head->shape) + part, s, d), x);
 }
 
 // `head` is the group's first.
 static void group_backward(Head head, const AttentionBackward *p, const Scratch *scratch) {
-    int64_t sequence = p->shape.sequence, size = p->shape.head_size, first = head.h;
-    int64_t per = per_group(&p->shape), count = (per + 2) * sequence * size;
-    for (int64_t i = 0; i < count; i++) scratch->gradients[i] = 0;
+    int64_t queries = p->shape.sequence * p->shape.head_size,
+            keys = attention_keys(&p->shape) * p->shape.head_size;
+    int64_t size = p->shape.head_size, per = per_group(&p->shape), first = head.h;
+    for (int64_t i = 0; i < per * queries; i++) scratch->gradients[i] = 0;
+    for (int64_t i = 0; i < 2 * keys; i++) scratch->key_gradients[i] = 0;
     for (; head.h < first + per; head.h++) head_backward(&head, p, scratch);
-    head.h = first;
-    for (int64_t i = 0; i < count; i++)
-        store(p->dqkv, group_at(&head, i / size / sequence, i / size % sequence, i % size),
-              scratch->gradients[i]);
+    for (int64_t i = 0; i < per * queries; i++) {
+        head.h = first + i / queries;
+        store_query_gradient(&head, p, i % queries / size, i % size, scratch->gradients[i]);
+    }
+    for (int64_t i = 0; i < 2 * keys; i++)
+        store_key_gradient(&head, p, i / keys, i % keys / size, i % size, scratch->key_gradients[i]);
 }
 
 void reference_attention_backward(const Exec *exec, const AttentionBackward *p) {
-    int64_t square = p->shape.sequence * p->shape.sequence;
+    int64_t keys = attention_keys(&p->shape), all = p->shape.sequence * keys;
     double *workspace = exec->workspace;
-    Scratch scratch = {.weights = workspace, .dscores = workspace + square, .scores = workspace + 2 * square};
-    scratch.gradients = scratch.scores + p->shape.sequence;
-    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, 0, 0};
+    Scratch scratch = {.weights = workspace, .dscores = workspace + all, .scores = workspace + 2 * all};
+    scratch.key_gradients = scratch.scores + keys;
+    scratch.gradients = scratch.key_gradients + 2 * keys * p->shape.head_size;
+    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, p->qkv, p->kv, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h += per_group(&p->shape))
             group_backward(head, p, &scratch);
@@ -330,13 +380,13 @@ void reference_attention_backward(const Exec *exec, const AttentionBackward *p) 
 
 size_t reference_attention_workspace_bytes(DeviceOp op, const void *args) {
     if (op == OP_ATTENTION_FORWARD)
-        return (size_t)((const AttentionForward *)args)->shape.sequence * sizeof(double);
+        return (size_t)attention_keys(&((const AttentionForward *)args)->shape) * sizeof(double);
     if (op == OP_ATTENTION_CACHED) {
         const AttentionCached *cached = args;
         return (size_t)(cached->position + cached->shape.sequence) * sizeof(double);
     }
     if (op != OP_ATTENTION_BACKWARD) return 0;
     AttentionShape s = ((const AttentionBackward *)args)->shape;
-    int64_t parts = per_group(&s) + 2;
-    return (size_t)((2 * s.sequence + 1) * s.sequence + parts * s.sequence * s.head_size) * sizeof(double);
+    int64_t keys = attention_keys(&s), rows = per_group(&s) * s.sequence + 2 * keys;
+    return (size_t)((2 * s.sequence + 1) * keys + rows * s.head_size) * sizeof(double);
 }

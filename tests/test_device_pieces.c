@@ -1,0 +1,143 @@
+// Attention of some positions of a sequence, to keys and values of all, is that of the whole sequence: its outputs, their
+// statistics, and the sums of all gradients.
+#include "device_fixture.h"
+#include <math.h>
+#include <string.h>
+
+enum { BATCH = 2, SEQUENCE = 100, HEADS = 4, GROUPS = 2, SIZE = 12, WIDTH = HEADS * SIZE };
+enum { ROWS = BATCH * SEQUENCE, QKV_WIDTH = (HEADS + 2 * GROUPS) * SIZE, KV_WIDTH = 2 * GROUPS * SIZE };
+
+typedef struct {
+    AttentionRules rules;
+    bool documents, sinks, stored;
+    float dropout;
+} Way;
+
+static const Way ways[] = {{.dropout = 0},
+                           {.dropout = 0.2f, .stored = true},
+                           {.rules = {.window = 37, .cap = 2}, .sinks = true, .dropout = 0.1f},
+                           {.documents = true, .rules = {.scale = 0.4f, .off_by_one = true}}};
+
+// One call of the whole, and what its pieces share.
+typedef struct {
+    const Way *way;
+    Tensor qkv, kv, dout, first_key, sinks;
+    Tensor out, stats, dqkv, dsinks;
+    Tensor of_pieces, dq, dkv, dsinks_of_pieces; // out, and the gradients
+} Whole;
+
+static AttentionShape shape_of(int64_t first, int64_t count) {
+    bool all = count == SEQUENCE;
+    return (AttentionShape){.batch = BATCH,
+                            .sequence = count,
+                            .heads = HEADS,
+                            .groups = GROUPS,
+                            .head_size = SIZE,
+                            .first_head = 2,
+                            .keys = all ? 0 : SEQUENCE,
+                            .first_position = first};
+}
+
+static Tensor documents(Fixture *b) {
+    int32_t first[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        first[i] = i / BATCH < 31 + i % BATCH ? 0 : i / BATCH < 70 ? 31 + i % BATCH : 70;
+    Tensor x = tensor_of(b, I32, 1, ROWS);
+    device_upload(b->device, b->stream, x, first);
+    return x;
+}
+
+static void attend(Fixture *b, const Whole *w, int64_t first, int64_t count, Tensor kv, Tensor out,
+                   Tensor stats, Tensor dqkv, Tensor dkv, Tensor dsinks) {
+    AttentionShape shape = shape_of(first, count);
+    int64_t row = first * BATCH, rows = count * BATCH, keys = kv.data ? SEQUENCE : count;
+    Tensor probabilities = {0}, qkv = tensor_rows(w->qkv, row, rows);
+    Tensor first_key = w->first_key.data ? tensor_part(w->first_key, row, rows) : w->first_key;
+    Dropout dropout = {
+        .key = rng_key(3, "test", 0), .probability = w->way->dropout, .first_sample = 5, .samples = BATCH};
+    if (w->way->stored) probabilities = tensor(b, BATCH * HEADS * count, keys);
+    attention_forward(b->device, b->stream,
+                      (AttentionForward){.qkv = qkv,
+                                         .kv = kv,
+                                         .first_key = first_key,
+                                         .sinks = w->sinks,
+                                         .out = out,
+                                         .stats = stats,
+                                         .probabilities = probabilities,
+                                         .shape = shape,
+                                         .rules = w->way->rules,
+                                         .dropout = dropout});
+    attention_backward(b->device, b->stream,
+                       (AttentionBackward){.dout = tensor_rows(w->dout, row, rows),
+                                           .qkv = qkv,
+                                           .kv = kv,
+                                           .out = out,
+                                           .stats = stats,
+                                           .probabilities = probabilities,
+                                           .first_key = first_key,
+                                           .sinks = w->sinks,
+                                           .dqkv = dqkv,
+                                           .dkv = dkv,
+                                           .dsinks = dsinks,
+                                           .shape = shape,
+                                           .rules = w->way->rules,
+                                           .dropout = dropout});
+}
+
+static Whole whole_of(Fixture *b, const Way *way) {
+    Whole w = {.way = way, .qkv = normals(b, ROWS, QKV_WIDTH), .dout = normals(b, ROWS, WIDTH)};
+    w.out = tensor(b, ROWS, WIDTH), w.stats = tensor_f32(b, BATCH * HEADS, SEQUENCE);
+    w.dqkv = tensor(b, ROWS, QKV_WIDTH), w.of_pieces = tensor(b, ROWS, WIDTH), w.dq = tensor(b, ROWS, WIDTH);
+    w.kv = tensor(b, ROWS, KV_WIDTH), w.dkv = zeros_of(b, b->element, ROWS, KV_WIDTH);
+    if (way->documents) w.first_key = documents(b);
+    if (way->sinks) {
+        w.sinks = normals(b, 1, HEADS);
+        w.dsinks = zeros_of(b, F32, 1, HEADS), w.dsinks_of_pieces = zeros_of(b, F32, 1, HEADS);
+    }
+    ColumnPiece keys = {SOURCE_A, 1, 2 * SIZE, HEADS / GROUPS * SIZE, (HEADS / GROUPS + 2) * SIZE, 0};
+    arrange_columns(b->device, b->stream,
+                    (ArrangeColumns){.a = w.qkv, .y = w.kv, .blocks = GROUPS, .pieces = {keys}});
+    attend(b, &w, 0, SEQUENCE, (Tensor){0}, w.out, w.stats, w.dqkv, (Tensor){0}, w.dsinks);
+    return w;
+}
+
+static void piece(Fixture *b, const Whole *w, int64_t first, int64_t count) {
+    Tensor stats = tensor_f32(b, BATCH * HEADS, count);
+    int64_t row = first * BATCH, rows = count * BATCH;
+    attend(b, w, first, count, w->kv, tensor_rows(w->of_pieces, row, rows), stats,
+           tensor_rows(w->dq, row, rows), w->dkv, w->dsinks_of_pieces);
+    for (int64_t head = 0; head < BATCH * HEADS; head++)
+        expect_near(b, "stats", tensor_rows(stats, head, 1),
+                    tensor_part(w->stats, head * SEQUENCE + first, count), 0);
+}
+
+static void compare(Fixture *b, const int64_t *ends, double off) {
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        ArenaMark mark = arena_mark(&b->arena);
+        Whole w = whole_of(b, &ways[i]);
+        for (int64_t first = 0, k = 0; first < SEQUENCE; first = ends[k++])
+            piece(b, &w, first, ends[k] - first);
+        expect_near(b, "out", w.of_pieces, w.out, 0);
+        Tensor dqkv = tensor(b, ROWS, QKV_WIDTH);
+        ColumnPiece queries = {SOURCE_A, 1, HEADS / GROUPS * SIZE, 0, HEADS / GROUPS * SIZE, 0};
+        ColumnPiece keys = {SOURCE_B, 1, 2 * SIZE, 0, 2 * SIZE, 0};
+        arrange_columns(
+            b->device, b->stream,
+            (ArrangeColumns){.a = w.dq, .b = w.dkv, .y = dqkv, .blocks = GROUPS, .pieces = {queries, keys}});
+        expect_near(b, "dqkv", dqkv, w.dqkv, off);
+        if (w.sinks.data) expect_near(b, "dsinks", w.dsinks_of_pieces, w.dsinks, off);
+        arena_release(&b->arena, mark);
+    }
+}
+
+static void law(Fixture *b) {
+    static const int64_t cuts[][6] = {{1, 30, 77, 99, SEQUENCE}, {64, SEQUENCE}};
+    double off = b->element == F32 ? 4e-6 : 16 * precision_of(b->element);
+    for (size_t i = 0; i < (b->element == F32 ? 2 : 1); i++) compare(b, cuts[i], off);
+}
+
+static void pieces_are_the_whole(void) { in_every_type(law); }
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"pieces are the whole", pieces_are_the_whole}, {0}}, argc, argv);
+}
