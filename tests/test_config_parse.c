@@ -151,7 +151,7 @@ static void accepted(void) {
     Options o;
     EXPECT_OK(parse_line(&o, FOR_TRAIN,
                          "--num-workers 2 --use-mcore-models --profile-ranks 0 1 --seed 7 --use-mcore-models "
-                         "--context-parallel-size 1 --tp-comm-overlap-rs --attention-backend auto"));
+                         "--expert-model-parallel-size 1 --tp-comm-overlap-rs --attention-backend auto"));
     const char *notes = options_notes(&o);
     EXPECT(o.seed == 7 && !o.positional.count, "values of accepted flags are skipped");
     const char *first = strstr(notes, "--use-mcore-models");
@@ -233,7 +233,6 @@ static const struct {
     {FOR_MODELS, "--config c", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
     {FOR_MEMORY, "--dry-run", "an option of `trireme train`, not of `trireme memory`", ERR_USAGE},
     {FOR_MEMORY, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
-    {FOR_TRAIN, "--context-parallel-size 2", "not split over ranks", ERR_CONFIG},
     {FOR_TRAIN, "--moe-router-topk 2 --num-experts 8",
      "no experts; remove it (another model); likewise not supported: "
      "--num-experts",

@@ -187,7 +187,6 @@ static void axes_without_layers_are_refused(void) {
         Axis axis;
         const char *message;
     } cases[] = {
-        {AXIS_CP, "--context-parallel-size 2"},
         {AXIS_EP, "--expert-model-parallel-size 2"},
         {AXIS_ETP, "--expert-tensor-parallel-size 2"},
     };

@@ -3,7 +3,7 @@
 // leaves, a model, its batches and evaluations; together they hold every pair of such choices that is possible at all.
 // Each must give the bits of the plain run: one pipeline rank, nothing recomputed, sharded or overlapped, an evaluation
 // after every step, on the cpu or the simulated GPU; and one data-parallel rank, where gradients are added in a tree of
-// leaves. What changes rounding (t, d without a tree, sequence parallelism) is compared in tolerances.
+// leaves. What changes rounding (t, c, d without a tree, sequence parallelism) is compared in tolerances.
 // The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
 // The short form runs a few combinations that hold every choice.
 // The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
@@ -49,6 +49,7 @@ typedef enum {
     VISIBLE,
     PER_TOKEN,
     OPTIMIZER,
+    CONTEXT,
     NUM_FACTORS
 } Factor;
 
@@ -59,8 +60,8 @@ enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
 
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
-        3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3,
-        2, 2, 2, 4, 2, 2};
+        3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2,
+        2, 2, 4, 2, 2, 3};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -68,7 +69,7 @@ static int num_levels(Factor factor) {
 static const bool matters[NUM_FACTORS] = {
     [TENSOR] = true,  [DATA] = true,          [SEQUENCE_PARALLEL] = true, [PRECISION] = true, [MODEL] = true,
     [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true,    [TREE] = true,
-    [VISIBLE] = true, [PER_TOKEN] = true,     [OPTIMIZER] = true};
+    [VISIBLE] = true, [PER_TOKEN] = true,     [OPTIMIZER] = true,         [CONTEXT] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -110,6 +111,7 @@ static RunPlan plan_of(const Case *c) {
     const int *l = c->level;
     Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
     const ScheduleKind *kind = schedule_kinds[l[SCHEDULE]];
+    grid.size[AXIS_CP] = powers[l[CONTEXT]];
     RunPlan plan = {.spec = run_spec(grid, kind->name, kind->min_chunks, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
                     .lr = 3e-3,
@@ -153,17 +155,18 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
                                                       "delayed fp8", "blockwise fp8", "mxfp8", "nvfp4"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
-    snprintf(text, NAME_BYTES,
-             "t%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
-             powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]], schedule_kinds[l[SCHEDULE]]->name,
-             recomputations[l[RECOMPUTATION]], l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "",
-             shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES], types[l[PRECISION]], run_model_names[l[MODEL]],
-             l[DROPOUT] ? ", dropout" : "", l[PROBABILITIES] ? ", probabilities kept" : "",
-             l[MICROBATCH_SIZE] ? ", microbatches of 2" : "", l[MASKED] ? ", masked" : "",
-             layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
-             l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
-             l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
-             l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "");
+    snprintf(
+        text, NAME_BYTES,
+        "t%d c%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
+        powers[l[TENSOR]], powers[l[CONTEXT]], powers[l[DATA]], powers[l[PIPELINE]],
+        schedule_kinds[l[SCHEDULE]]->name, recomputations[l[RECOMPUTATION]],
+        l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "", shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES],
+        types[l[PRECISION]], run_model_names[l[MODEL]], l[DROPOUT] ? ", dropout" : "",
+        l[PROBABILITIES] ? ", probabilities kept" : "", l[MICROBATCH_SIZE] ? ", microbatches of 2" : "",
+        l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
+        l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
+        l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
+        l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------
@@ -188,19 +191,20 @@ static bool schedule_is_known_to_exist(const Case *c, const EngineSpec *spec) {
     return answers[l[SCHEDULE]][l[PIPELINE]][m] == EXISTS;
 }
 
-static bool possible(const Case *c) {
-    const int *l = c->level;
-    int t = powers[l[TENSOR]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
-    if (t * d * p > 8) return false;
+static bool possible(const Case *one) {
+    const int *l = one->level;
+    int t = powers[l[TENSOR]], c = powers[l[CONTEXT]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
+    if (t * c * d * p > 8) return false;
+    if (c > 1 && (l[TREE] || l[PRECISION] >= FIRST_RECIPE)) return false;
     if (l[SEQUENCE_PARALLEL] && (t == 1 || l[RECOMPUTATION] == 5)) return false;
     if (t == 1 && l[RECOMPUTATION] == 5) return false;
-    if (d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
+    if (c * d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
     if (p == 1 && l[MESSAGES]) return false;
-    RunPlan plan = plan_of(c);
+    RunPlan plan = plan_of(one);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
-    return schedule_is_known_to_exist(c, spec);
+    return schedule_is_known_to_exist(one, spec);
 }
 
 // ---- the covering set: greedy, from candidates that are the same in every run ----------------------------
@@ -381,9 +385,10 @@ static void compare_grids(int precision, int model) {
         printf("precision %d, model %d: tolerance %.2g\n", precision, model, tolerance);
     for (int t = 0; one && t < 3; t++)
         for (int d = 0; d < 3; d++)
-            for (int sp = 0; sp < 2; sp++) {
+            for (int way = 0; way < 6; way++) {
                 Case c = serial;
-                c.level[TENSOR] = t, c.level[DATA] = d, c.level[SEQUENCE_PARALLEL] = sp;
+                c.level[TENSOR] = t, c.level[DATA] = d;
+                c.level[SEQUENCE_PARALLEL] = way & 1, c.level[CONTEXT] = way >> 1;
                 if (!possible(&c)) continue;
                 char name[NAME_BYTES];
                 name_case(&c, name);

@@ -84,8 +84,8 @@ typedef StringList OptionList;
 // Values that follow from several options together. options_resolve computes them, and all layers read them here. The
 // value of a single option is read from Options.
 typedef struct {
-    int world_size;     // ranks: t * p * d
-    int tp, pp, dp, vp; // tensor, pipeline, data parallel sizes; chunks per pipeline rank
+    int world_size;         // ranks: t * c * p * d
+    int tp, cp, pp, dp, vp; // tensor, context, pipeline, data parallel sizes; chunks per pipeline rank
     int virtual_data; // leaves in whose tree the gradients of a step are added; 0: data-parallel ranks are added in order
     int first_layers, last_layers; // layers of the first and last pipeline rank; 0: as many as the others
     int global_batch;     // samples of a step with a full batch; it may be less than --global-batch-size

@@ -71,8 +71,8 @@ static const Screen screens[] = {
      "trireme memory --config run.yaml --ranks 64 --pp 8 --recompute-activations         # of a run to be\n",
      {OPT_model, OPT_vocab_size, OPT_micro_batch_size, OPT_global_batch_size, OPT_ranks,
       OPT_tensor_model_parallel_size, OPT_pipeline_model_parallel_size, OPT_schedule,
-      OPT_use_distributed_optimizer, OPT_sequence_parallel, OPT_recompute_granularity, OPT_recompute_method,
-      OPT_bf16, OPT_config, -1}},
+      OPT_use_distributed_optimizer, OPT_sequence_parallel, OPT_context_parallel_size,
+      OPT_recompute_granularity, OPT_recompute_method, OPT_bf16, OPT_config, -1}},
     {FOR_PLAN,
      "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tokens 300B   # the best\n"
      "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tp 8 --pp 16 --mbs 1\n"

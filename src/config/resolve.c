@@ -78,6 +78,13 @@ static Status resolve_grid(Options *o) {
         return fail(ERR_CONFIG, "--ranks %d, but %d ranks were launched: leave out --ranks or launch %d",
                     o->ranks, n, o->ranks);
     int64_t t = o->tensor_model_parallel_size, p = o->pipeline_model_parallel_size;
+    int64_t c = o->context_parallel_size;
+    if (n % (t * p) == 0 && n % (t * p * c))
+        return fail(
+            ERR_CONFIG,
+            "world size (%d) is not divisible by tensor (%lld) * context (%lld) * pipeline (%lld) parallel "
+            "size: use --ranks %lld, or another --context-parallel-size",
+            n, (long long)t, (long long)c, (long long)p, (long long)((n / (t * p * c) + 1) * t * p * c));
     if (n % (t * p))
         return fail(
             ERR_CONFIG,
@@ -85,8 +92,9 @@ static Status resolve_grid(Options *o) {
             "use --ranks %lld, or another --tensor-model-parallel-size or --pipeline-model-parallel-size",
             n, (long long)t, (long long)p, (long long)((n / (t * p) + 1) * t * p));
     o->shape.tp = (int)t;
+    o->shape.cp = (int)c;
     o->shape.pp = (int)p;
-    o->shape.dp = (int)(n / (t * p));
+    o->shape.dp = (int)(n / (t * p * c));
     derive_int(o, OPT_ranks, &o->ranks, n);
     return OK;
 }
@@ -125,7 +133,7 @@ static Rule *const start_rules[] = {
 
 // A plan searches for the grid, so that the model is checked for one rank.
 static Status resolve_open_grid(Options *o) {
-    o->shape.tp = o->shape.pp = o->shape.dp = 1;
+    o->shape.tp = o->shape.cp = o->shape.pp = o->shape.dp = 1;
     return OK;
 }
 

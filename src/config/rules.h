@@ -19,10 +19,11 @@ extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run wit
 
 Rule
     resolve_latents; // rules_latent.c: the sizes of heads that are made of latents, and what is not with them
-Rule resolve_windows; // rules_attention.c: which layers have a window, and how wide it is
-Rule resolve_lora;    // rules_lora.c: which linear layers have an adapter
-Rule check_lora_base; // rules_lora.c: a training run with adapters loads a model
-Rule resolve_model;   // presets.c: sets what --model stands for
+Rule resolve_windows;        // rules_attention.c: which layers have a window, and how wide it is
+Rule check_context_parallel; // rules_context.c: how sequences are cut over ranks
+Rule resolve_lora;           // rules_lora.c: which linear layers have an adapter
+Rule check_lora_base;        // rules_lora.c: a training run with adapters loads a model
+Rule resolve_model;          // presets.c: sets what --model stands for
 void note_idle_settings(Options *options); // idle.c: notes options that the kind of --schedule does not use
 Rule check_one_data_source;                // rules_data.c: a training run has data, and one option names them
 // Returns whether an option names the data of a training run.   rules_data.c

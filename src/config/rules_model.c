@@ -447,14 +447,9 @@ static Status check_audits(Options *o) {
                 o->audit_interval);
 }
 
-Rule *const method_rules[] = {check_few_bits,
-                              check_few_bits_sizes,
-                              check_device_overflows,
-                              resolve_overflow_check,
-                              resolve_recomputation,
-                              resolve_sequence_parallel,
-                              check_saved_activations,
-                              resolve_sharding,
-                              check_gathers,
-                              check_audits,
-                              NULL};
+Rule *const method_rules[] = {check_few_bits,          check_few_bits_sizes,
+                              check_device_overflows,  resolve_overflow_check,
+                              resolve_recomputation,   resolve_sequence_parallel,
+                              check_saved_activations, resolve_sharding,
+                              check_gathers,           check_audits,
+                              check_context_parallel,  NULL};

@@ -439,7 +439,8 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
 }
 
 Stage gpt_stage(Gpt *gpt) {
-    int64_t tokens = (int64_t)gpt->shape.sequence * gpt->context->mode.microbatch;
+    int64_t tokens = (int64_t)gpt->shape.sequence / context_ranks(gpt->context, ROLE_CONTEXT) *
+                     gpt->context->mode.microbatch;
     return (Stage){.self = gpt,
                    .num_chunks = gpt->num_chunks,
                    .rows = context_rows(gpt->context, tokens),

@@ -100,19 +100,30 @@ static bool is_on(const Context *c, const Adapter *adapter, const AdapterUse *us
     return use && adapter->num_parts && !c->adapters_off;
 }
 
-// The mask of x, which does not depend on how a row-parallel layer cuts its columns.
-static Dropout dropout_of_input(const Context *c, const Adapter *adapter, const AdapterUse *use, Tensor x) {
-    Dropout dropout = microbatch_dropout(c, use->microbatch, adapter->key, adapter->dropout, false);
-    if (!adapter->is_row_parallel) return dropout;
-    dropout.first_col = x.cols * context_rank(c, ROLE_TENSOR);
-    dropout.cols = x.cols * context_ranks(c, ROLE_TENSOR);
-    return dropout;
+// Part `i` of the rows of the layer's input x with their mask, which does not depend on how a row-parallel layer cuts
+// its columns; false: there is none.
+static bool input_rows(const Context *c, const Adapter *adapter, const AdapterUse *use, Tensor x, int i,
+                       DropoutRows *rows) {
+    bool found = microbatch_rows(c, use->microbatch, adapter->key, adapter->dropout, false, i, rows);
+    if (!adapter->is_row_parallel) return found;
+    rows->dropout.first_col = x.cols * context_rank(c, ROLE_TENSOR);
+    rows->dropout.cols = x.cols * context_ranks(c, ROLE_TENSOR);
+    return found;
 }
 
-static Tensor drop(Context *c, Tensor x, Dropout dropout) {
-    if (dropout.probability == 0) return x;
+static bool drops(const Adapter *adapter, const AdapterUse *use) {
+    return use->microbatch->training && adapter->dropout > 0;
+}
+
+static Tensor drop(Context *c, const Adapter *adapter, const AdapterUse *use, Tensor x) {
+    if (!drops(adapter, use)) return x;
     Tensor dropped = tensor_take(c->scratch, "input of an adapter after dropout", x.rows, x.cols, x.dtype);
-    dropout_backward(c->device, c->stream, (DropoutBackward){.dy = x, .dx = dropped, .dropout = dropout});
+    DropoutRows rows;
+    for (int i = 0; input_rows(c, adapter, use, x, i, &rows); i++)
+        dropout_backward(c->device, c->stream,
+                         (DropoutBackward){.dy = tensor_rows(x, rows.row, rows.count),
+                                           .dx = tensor_rows(dropped, rows.row, rows.count),
+                                           .dropout = rows.dropout});
     return dropped;
 }
 
@@ -120,10 +131,10 @@ static void multiply_by(Context *c, Tensor x, float factor) {
     if (factor != 1) scale(c->device, c->stream, (Scale){.x = x, .y = x, .factor = factor});
 }
 
-// y += dropout(product).
-static void add_product(Context *c, Matmul product, Tensor y, Dropout dropout) {
+// y += product.
+static void add_product(Context *c, Matmul product, Tensor y) {
     product.d = y;
-    if (y.dtype == F32 && dropout.probability == 0) {
+    if (y.dtype == F32) {
         product.accumulate = true;
         matmul(c->device, c->stream, product);
         return;
@@ -131,15 +142,32 @@ static void add_product(Context *c, Matmul product, Tensor y, Dropout dropout) {
     ArenaMark mark = arena_mark(c->scratch);
     product.d = tensor_take(c->scratch, "product of an adapter", y.rows, y.cols, y.dtype);
     matmul(c->device, c->stream, product);
-    bias_dropout_add(c->device, c->stream,
-                     (BiasDropoutAdd){.x = product.d, .residual = y, .y = y, .dropout = dropout});
+    bias_dropout_add(c->device, c->stream, (BiasDropoutAdd){.x = product.d, .residual = y, .y = y});
+    arena_release(c->scratch, mark);
+}
+
+// dx += dropout(product), where dropout is that of the layer's input.
+static void add_dropped(Context *c, const Adapter *adapter, const AdapterUse *use, Matmul product,
+                        Tensor dx) {
+    ArenaMark mark = arena_mark(c->scratch);
+    DropoutRows rows;
+    product.d = tensor_take(c->scratch, "product of an adapter", dx.rows, dx.cols, dx.dtype);
+    matmul(c->device, c->stream, product);
+    for (int i = 0; input_rows(c, adapter, use, dx, i, &rows); i++) {
+        Tensor part = tensor_rows(dx, rows.row, rows.count);
+        bias_dropout_add(c->device, c->stream,
+                         (BiasDropoutAdd){.x = tensor_rows(product.d, rows.row, rows.count),
+                                          .residual = part,
+                                          .y = part,
+                                          .dropout = rows.dropout});
+    }
     arena_release(c->scratch, mark);
 }
 
 void adapter_forward(Context *c, const Adapter *adapter, const AdapterUse *use, Tensor x, Tensor y) {
     if (!is_on(c, adapter, use)) return;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dropped = drop(c, x, dropout_of_input(c, adapter, use, x));
+    Tensor dropped = drop(c, adapter, use, x);
     for (int i = 0; i < adapter->num_parts; i++) {
         const AdapterPart *part = &adapter->parts[i];
         ArenaMark of_part = arena_mark(c->scratch);
@@ -147,8 +175,7 @@ void adapter_forward(Context *c, const Adapter *adapter, const AdapterUse *use, 
         matmul(c->device, c->stream,
                (Matmul){.a = dropped, .b = part->a->value, .d = low, .transpose_b = true});
         multiply_by(c, low, adapter->scale);
-        add_product(c, (Matmul){.a = low, .b = spread(c, part, y.cols), .transpose_b = true}, y,
-                    (Dropout){0});
+        add_product(c, (Matmul){.a = low, .b = spread(c, part, y.cols), .transpose_b = true}, y);
         arena_release(c->scratch, of_part);
     }
     arena_release(c->scratch, mark);
@@ -170,8 +197,7 @@ void adapter_backward(Context *c, const Adapter *adapter, const AdapterUse *use,
                       Tensor dx) {
     if (!is_on(c, adapter, use)) return;
     ArenaMark mark = arena_mark(c->scratch);
-    Dropout dropout = dropout_of_input(c, adapter, use, x);
-    Tensor dropped = drop(c, x, dropout);
+    Tensor dropped = drop(c, adapter, use, x);
     for (int i = 0; i < adapter->num_parts; i++) {
         const AdapterPart *part = &adapter->parts[i];
         ArenaMark of_part = arena_mark(c->scratch);
@@ -184,7 +210,11 @@ void adapter_backward(Context *c, const Adapter *adapter, const AdapterUse *use,
         GradSum da = param_grad_sum(part->a, c->device, c->place);
         matmul(c->device, c->stream,
                (Matmul){.a = dlow, .b = dropped, .d = da.sum, .transpose_a = true, .accumulate = da.adds});
-        add_product(c, (Matmul){.a = dlow, .b = part->a->value}, dx, dropout);
+        Matmul back = {.a = dlow, .b = part->a->value};
+        if (drops(adapter, use))
+            add_dropped(c, adapter, use, back, dx);
+        else
+            add_product(c, back, dx);
         arena_release(c->scratch, of_part);
     }
     arena_release(c->scratch, mark);

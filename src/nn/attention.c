@@ -4,6 +4,7 @@
 #include "nn/declare.h"
 #include "nn/latent.h"
 #include "nn/qk_norm.h"
+#include "nn/whole_keys.h"
 
 typedef struct {
     Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups
@@ -22,8 +23,8 @@ typedef struct {
     BranchStash branch; // inner: qkv [T, (N + 2G)/t * D]; core: [T, H/t]
     LatentStash latents;
     QkNormStash norms;    // what the core reads instead of qkv, where queries and keys are normalised
-    Tensor stats;         // F32 [B*N/t, S]; absent where the core is recomputed
-    Tensor probabilities; // [B*N/t * S, S]; absent unless the mode keeps them
+    Tensor stats;         // F32 [B*N/t, S/c]; absent where the core is recomputed
+    Tensor probabilities; // [B*N/t * S/c, S]; absent unless the mode keeps them
 } AttentionStash;
 
 static int64_t qkv_width(const ModelShape *s) {
@@ -109,7 +110,7 @@ static AttentionShape local_shape(const SublayerArgs *args) {
 
 static Dropout attention_dropout(const SublayerArgs *args) {
     const Attention *a = args->self;
-    return microbatch_dropout(args->context, args->microbatch, a->key, a->dropout, false);
+    return microbatch_dropout(args->microbatch, a->key, a->dropout);
 }
 
 // Rotates tokens by positions of their own: as one sequence of all tokens, with a row of the table gathered for each.
@@ -149,8 +150,9 @@ static void take_core_stash(const Context *c, AttentionShape shape, AttentionSta
     int64_t heads = shape.batch * shape.heads;
     stash->stats = tensor_take(arena, "attention log-sum-exp", heads, shape.sequence, F32);
     if (c->mode.keep_probabilities)
-        stash->probabilities = tensor_take(arena, "attention probabilities", heads * shape.sequence,
-                                           shape.sequence, stash->branch.inner.dtype);
+        stash->probabilities =
+            tensor_take(arena, "attention probabilities", heads * shape.sequence,
+                        shape.sequence * context_ranks(c, ROLE_CONTEXT), stash->branch.inner.dtype);
 }
 
 // What the core writes is wider than the input of the projection where values are narrower than keys.
@@ -184,20 +186,27 @@ static void finish_output(const SublayerArgs *args, const AttentionStash *stash,
 
 static void compute(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
     const Attention *a = args->self;
-    ArenaMark mark = arena_mark(args->context->scratch);
+    Context *c = args->context;
+    const Microbatch *mb = args->microbatch;
+    ArenaMark mark = arena_mark(c->scratch);
     Tensor out = begin_output(args, stash, shape);
-    attention_forward(args->context->device, args->context->stream,
-                      (AttentionForward){.qkv = core_input(stash),
-                                         .first_key = args->microbatch->first_key,
-                                         .sinks = param_value(a->sinks),
-                                         .rules = a->rules,
-                                         .out = out,
-                                         .stats = stash->stats,
-                                         .probabilities = stash->probabilities,
-                                         .shape = shape,
-                                         .dropout = attention_dropout(args)});
+    Tensor kv = gather_keys(c, mb, shape, core_input(stash));
+    AttentionPiece piece;
+    for (int i = 0; attention_piece(c, mb, shape, i, &piece); i++)
+        attention_forward(
+            c->device, c->stream,
+            (AttentionForward){.qkv = piece_of_rows(core_input(stash), &piece),
+                               .kv = kv,
+                               .first_key = piece_of_tokens(mb->first_key, &piece),
+                               .sinks = param_value(a->sinks),
+                               .rules = a->rules,
+                               .out = piece_of_rows(out, &piece),
+                               .stats = piece_of_stats(stash->stats, &piece),
+                               .probabilities = piece_of_probabilities(stash->probabilities, &piece),
+                               .shape = piece.shape,
+                               .dropout = attention_dropout(args)});
     finish_output(args, stash, out);
-    arena_release(args->context->scratch, mark);
+    arena_release(c->scratch, mark);
 }
 
 static void compute_stashed(const SublayerArgs *args, AttentionShape shape) {
@@ -252,6 +261,56 @@ static Tensor gradient_of_sinks(Context *c, Param *sinks) {
     return unused;
 }
 
+// What the core has read, written and got, with values as wide as keys.
+typedef struct {
+    Tensor qkv, out, dout;
+} CoreRows;
+
+// The keys and values of whole sequences, where a rank has a part of them; and where the gradients go: `dq` is dqkv
+// where there are no others.
+typedef struct {
+    Tensor kv, dq, dkv;
+} KeyGradients;
+
+static void gradients_of_piece(const SublayerArgs *args, const AttentionStash *stash,
+                               const AttentionPiece *piece, KeyGradients to, const CoreRows *rows) {
+    const Attention *a = args->self;
+    Context *c = args->context;
+    attention_backward(
+        c->device, c->stream,
+        (AttentionBackward){.dout = piece_of_rows(rows->dout, piece),
+                            .qkv = piece_of_rows(rows->qkv, piece),
+                            .kv = to.kv,
+                            .out = piece_of_rows(rows->out, piece),
+                            .stats = piece_of_stats(stash->stats, piece),
+                            .probabilities = piece_of_probabilities(stash->probabilities, piece),
+                            .first_key = piece_of_tokens(args->microbatch->first_key, piece),
+                            .sinks = param_value(a->sinks),
+                            .dqkv = piece_of_rows(to.dq, piece),
+                            .dkv = to.dkv,
+                            .dsinks = gradient_of_sinks(c, a->sinks),
+                            .rules = a->rules,
+                            .shape = piece->shape,
+                            .dropout = attention_dropout(args)});
+}
+
+// The gradients of keys and values are sums over the queries of all ranks.
+static void gradients_over_ranks(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape,
+                                 const CoreRows *rows, Tensor dqkv) {
+    Context *c = args->context;
+    const Microbatch *mb = args->microbatch;
+    ArenaMark mark = arena_mark(c->scratch);
+    KeyGradients to = {.kv = gather_keys(c, mb, shape, rows->qkv)};
+    to.dq = tensor_take(c->scratch, "gradient of queries", rows->dout.rows, rows->dout.cols, dqkv.dtype);
+    to.dkv = tensor_take(c->scratch, "gradient of keys and values", to.kv.rows, to.kv.cols, dqkv.dtype);
+    device_zero(c->device, c->stream, to.dkv);
+    AttentionPiece piece;
+    for (int i = 0; attention_piece(c, mb, shape, i, &piece); i++)
+        gradients_of_piece(args, stash, &piece, to, rows);
+    scatter_key_gradients(c, mb, shape, to.dq, to.dkv, dqkv);
+    arena_release(c->scratch, mark);
+}
+
 // With norms of queries and keys the gradient of what the core read takes its place.
 static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
     const Attention *a = args->self;
@@ -263,19 +322,13 @@ static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
         take_core_stash(c, shape, &stash, c->scratch);
         compute(args, &stash, shape);
     }
-    attention_backward(c->device, c->stream,
-                       (AttentionBackward){.dout = widened(args, dout, shape),
-                                           .qkv = qkv,
-                                           .out = widened(args, stash.branch.core, shape),
-                                           .stats = stash.stats,
-                                           .probabilities = stash.probabilities,
-                                           .first_key = args->microbatch->first_key,
-                                           .sinks = param_value(a->sinks),
-                                           .dqkv = dcore,
-                                           .dsinks = gradient_of_sinks(c, a->sinks),
-                                           .rules = a->rules,
-                                           .shape = shape,
-                                           .dropout = attention_dropout(args)});
+    CoreRows rows = {
+        .qkv = qkv, .out = widened(args, stash.branch.core, shape), .dout = widened(args, dout, shape)};
+    if (args->microbatch->cut)
+        gradients_over_ranks(args, &stash, shape, &rows, dcore);
+    else
+        gradients_of_piece(args, &stash, &(AttentionPiece){shape, 0, qkv.rows, 0},
+                           (KeyGradients){.dq = dcore}, &rows);
     rotate(args, dcore, shape, true);
     if (a->norms.query) qk_norm_gradient(c, &a->norms, stash.branch.inner, shape, &stash.norms, dcore, dqkv);
 }
@@ -347,7 +400,7 @@ static double flops(const ModelShape *s) {
 
 // The published terms assume 16 bits; in another element type those of activations grow with it, masks do not.
 static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
-    double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = (double)s->sequence * mode->microbatch;
+    double e = (double)dtype_bytes(mode->dtype), t = tp, tokens = stash_tokens(s, mode);
     double hidden = stash_rows(s, mode, tp) * s->hidden, width = (double)output_width(s);
     double qkv = tokens * (double)qkv_width(s) / t;
     double square = tokens * s->heads * s->sequence / t; // elements of the S x S matrices

@@ -24,9 +24,11 @@ Branch branch_declare(const Builder *b, int layer, const char *norm, const char 
     return branch;
 }
 
-static Dropout hidden_dropout(const SublayerArgs *a) {
+// Part `i` of the rows of the sublayer's output, with their dropout; false: there is none.
+static bool hidden_rows(const SublayerArgs *a, int i, DropoutRows *rows) {
     const Branch *branch = a->self;
-    return microbatch_dropout(a->context, a->microbatch, branch->hidden_key, branch->hidden_dropout, true);
+    return microbatch_rows(a->context, a->microbatch, branch->hidden_key, branch->hidden_dropout, true, i,
+                           rows);
 }
 
 // Then the stash holds the aux of the GELU in place of the output of `in`.
@@ -103,22 +105,29 @@ void branch_forward(const SublayerArgs *a, const Core *core) {
     if (branch->post.gamma) norm_apply_to(c, &branch->post, out, a->y, &stash->post, a->arena);
     if (branch->scale > 0)
         scale(c->device, c->stream, (Scale){.x = a->y, .y = a->y, .factor = branch->scale});
-    bias_dropout_add(c->device, c->stream,
-                     (BiasDropoutAdd){.x = a->y,
-                                      .bias = param_value(branch->out.bias),
-                                      .residual = a->residual,
-                                      .y = a->y,
-                                      .dropout = hidden_dropout(a)});
+    DropoutRows rows;
+    for (int i = 0; hidden_rows(a, i, &rows); i++)
+        bias_dropout_add(c->device, c->stream,
+                         (BiasDropoutAdd){.x = tensor_rows(a->y, rows.row, rows.count),
+                                          .bias = param_value(branch->out.bias),
+                                          .residual = tensor_rows(a->residual, rows.row, rows.count),
+                                          .y = tensor_rows(a->y, rows.row, rows.count),
+                                          .dropout = rows.dropout});
 }
 
 // Returns the gradient of what dropout reads: without dropout dy itself, unless it must outlive this call. A device
 // that is not fused copies it, as most programs do: what plans price is recorded there.
 static Tensor scaled_gradient(const SublayerArgs *a) {
     Context *c = a->context;
-    Dropout dropout = hidden_dropout(a);
-    if (dropout.probability == 0 && a->halves == BOTH_HALVES && device_is_fused(c->device)) return a->dy;
-    dropout_backward(c->device, c->stream,
-                     (DropoutBackward){.dy = a->dy, .dx = a->dlast, .dropout = dropout});
+    DropoutRows rows;
+    for (int i = 0; hidden_rows(a, i, &rows); i++) {
+        if (rows.dropout.probability == 0 && a->halves == BOTH_HALVES && device_is_fused(c->device))
+            return a->dy;
+        dropout_backward(c->device, c->stream,
+                         (DropoutBackward){.dy = tensor_rows(a->dy, rows.row, rows.count),
+                                           .dx = tensor_rows(a->dlast, rows.row, rows.count),
+                                           .dropout = rows.dropout});
+    }
     return a->dlast;
 }
 
@@ -210,7 +219,7 @@ int64_t branch_norm_parameters(const ModelShape *s) {
 }
 
 int branch_stash_terms(const ModelShape *s, const ModelMode *mode, int tp, int targets, StashTerm *terms) {
-    double low = (double)adapter_width(s, targets) * s->sequence * mode->microbatch;
+    double low = (double)adapter_width(s, targets) * stash_tokens(s, mode);
     double e = (double)dtype_bytes(mode->dtype), hidden = stash_rows(s, mode, tp) * s->hidden;
     double statistics = (s->rms_norm ? 1 : 2) * 4 * stash_rows(s, mode, tp);
     bool pre = model_has_pre_norm(s), post = model_has_post_norm(s);

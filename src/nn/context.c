@@ -70,11 +70,36 @@ void context_use_microbatch(Context *c, const Microbatch *mb) {
     c->first_sample = mb->first_sample, c->samples = mb->samples;
 }
 
-Dropout microbatch_dropout(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut) {
-    int64_t tokens = mb->samples * mb->sequence;
+Dropout microbatch_dropout(const Microbatch *mb, RngKey key, float probability) {
     return (Dropout){.key = key,
                      .probability = mb->training ? probability : 0.0f,
                      .first_sample = mb->first_sample,
                      .samples = mb->samples,
-                     .first_row = mb->position * mb->samples + (cut ? context_first_row(c, tokens) : 0)};
+                     .first_row = mb->position * mb->samples};
+}
+
+// The part of rows [first, end) that lies in a piece of this rank's positions.
+static DropoutRows rows_of_piece(const Context *c, const Microbatch *mb, int64_t first, int64_t end, int i) {
+    SequencePiece piece = sequence_piece(mb->cut, context_rank(c, ROLE_CONTEXT), i);
+    int64_t begin = piece.local * mb->samples, behind = begin + piece.count * mb->samples;
+    int64_t from = begin > first ? begin : first, to = behind < end ? behind : end;
+    return (DropoutRows){.row = from - first,
+                         .count = to - from,
+                         .dropout.first_row = piece.first * mb->samples + from - begin};
+}
+
+bool microbatch_rows(const Context *c, const Microbatch *mb, RngKey key, float probability, bool cut, int i,
+                     DropoutRows *rows) {
+    int64_t tokens = mb->samples * mb->sequence, first = cut ? context_first_row(c, tokens) : 0;
+    int64_t end = first + (cut ? context_rows(c, tokens) : tokens);
+    int found = 0, piece = 0;
+    *rows = (DropoutRows){.count = end - first, .dropout.first_row = mb->position * mb->samples + first};
+    for (; mb->cut && piece < sequence_pieces(mb->cut); piece++) {
+        *rows = rows_of_piece(c, mb, first, end, piece);
+        if (rows->count > 0 && found++ == i) break;
+    }
+    int64_t first_row = rows->dropout.first_row;
+    rows->dropout = microbatch_dropout(mb, key, probability);
+    rows->dropout.first_row = first_row;
+    return mb->cut ? piece < sequence_pieces(mb->cut) : i == 0;
 }

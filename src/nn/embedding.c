@@ -37,6 +37,12 @@ static void add_positions(Context *c, const Embedding *e, Tensor y, const Microb
     arena_release(c->scratch, mark);
 }
 
+// Part `i` of this rank's share of the rows, with their dropout; false: there is none.
+static bool hidden_rows(const Context *c, const Embedding *e, const Microbatch *mb, int i,
+                        DropoutRows *rows) {
+    return microbatch_rows(c, mb, e->hidden_key, e->hidden_dropout, true, i, rows);
+}
+
 void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch *mb) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor partial = tp_reduce_begin(c, y);
@@ -50,30 +56,40 @@ void embedding_apply(Context *c, const Embedding *e, Tensor y, const Microbatch 
     if (e->multiplier > 0) scale(c->device, c->stream, (Scale){.x = y, .y = y, .factor = e->multiplier});
     bool by_token = e->position && mb->positions.data;
     if (by_token) add_positions(c, e, y, mb);
-    position_dropout(
-        c->device, c->stream,
-        (PositionDropout){.x = y,
-                          .position = by_token ? (Tensor){0} : param_value(e->position),
-                          .y = y,
-                          .dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true)});
+    DropoutRows rows;
+    for (int i = 0; hidden_rows(c, e, mb, i, &rows); i++) {
+        Tensor part = tensor_rows(y, rows.row, rows.count);
+        position_dropout(c->device, c->stream,
+                         (PositionDropout){.x = part,
+                                           .position = by_token ? (Tensor){0} : param_value(e->position),
+                                           .y = part,
+                                           .dropout = rows.dropout});
+    }
+}
+
+static void dropout_gradient(Context *c, Tensor dy, Dropout dropout) {
+    if (dropout.probability > 0 || !device_is_fused(c->device))
+        dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});
 }
 
 void embedding_gradient(Context *c, const Embedding *e, Tensor dy, const Microbatch *mb) {
     if (e->word->frozen) return;
-    Dropout dropout = microbatch_dropout(c, mb, e->hidden_key, e->hidden_dropout, true);
-    if (dropout.probability > 0 || !device_is_fused(c->device))
-        dropout_backward(c->device, c->stream, (DropoutBackward){.dy = dy, .dx = dy, .dropout = dropout});
+    DropoutRows rows;
+    for (int i = 0; hidden_rows(c, e, mb, i, &rows); i++) {
+        Tensor part = tensor_rows(dy, rows.row, rows.count);
+        dropout_gradient(c, part, rows.dropout);
+        if (e->position && !mb->positions.data)
+            position_backward(c->device, c->stream,
+                              (PositionBackward){.dy = part,
+                                                 .dposition = param_grad(e->position, c->device, c->place),
+                                                 .samples = mb->samples,
+                                                 .first_row = rows.dropout.first_row});
+    }
     if (e->position && mb->positions.data)
         embedding_backward(c->device, c->stream,
                            (EmbeddingBackward){.tokens = own_positions(c, mb),
                                                .dy = dy,
                                                .dtable = param_grad(e->position, c->device, c->place)});
-    else if (e->position)
-        position_backward(c->device, c->stream,
-                          (PositionBackward){.dy = dy,
-                                             .dposition = param_grad(e->position, c->device, c->place),
-                                             .samples = mb->samples,
-                                             .first_row = dropout.first_row});
     if (e->multiplier > 0) scale(c->device, c->stream, (Scale){.x = dy, .y = dy, .factor = e->multiplier});
     ArenaMark mark = arena_mark(c->scratch);
     embedding_backward(c->device, c->stream,

@@ -79,7 +79,7 @@ static ParamCount parameters(const ModelShape *s) {
 static double flops(const ModelShape *s) { return 2.0 * s->hidden * (double)(inner_width(s) + s->ffn); }
 
 static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, StashTerm *out) {
-    double e = (double)dtype_bytes(mode->dtype), tokens = (double)s->sequence * mode->microbatch;
+    double e = (double)dtype_bytes(mode->dtype), tokens = stash_tokens(s, mode);
     double fc1 = tokens * (double)inner_width(s) / tp, activated = tokens * s->ffn / tp;
     int n = branch_stash_terms(s, mode, tp, LORA_FC1 | LORA_GATE | LORA_UP | LORA_FC2, out);
     out[n++] = (StashTerm){"fc1 output", e * fc1, e * fc1, false};

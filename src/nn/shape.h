@@ -111,6 +111,7 @@ typedef struct {
     ScalingRecipe recipe;  // of their scales
     DelayedScaling delayed;
     int wide_first, wide_last;
+    int context_ranks;          // c: ranks that share a sequence; 0: one
     bool sequence_parallel;     // norms, dropout and residuals work on T/t rows
     bool keep_probabilities;    // attention stashes its S x S matrix instead of computing it again
     AttentionKernels attention; // see DeviceOptions

@@ -1,11 +1,12 @@
 // The contract between the model and the pipeline that runs it: the context that a layer works in, a
 // microbatch, the slot that keeps it between its forward and its backward, and the stage.
-// Letters: B microbatch, S sequence, H hidden, V padded vocabulary, T = S*B tokens, t tp size; T' = T, or T/t
-// with sequence parallelism.
+// Letters: B microbatch, S sequence, H hidden, V padded vocabulary, t tp size, c cp size, T = S*B/c tokens of a rank;
+// T' = T, or T/t with sequence parallelism.
 #pragma once
 #include "comm/groups.h"
 #include "device/ops.h"
 #include "layout/leaves.h"
+#include "layout/sequence.h"
 #include "layout/topology.h"
 #include "nn/preference.h"
 #include "nn/shape.h"
@@ -87,18 +88,31 @@ typedef struct {
     int64_t first_sample; // number of its first sample in the whole run
     int64_t samples;      // B
     LeafPlace place;      // where its gradients belong (Params.leaves)
-    int64_t sequence;     // S
+    int64_t sequence;     // the positions of each sample that this rank holds, S/c
     bool training;        // false: no dropout, no gradients
     int64_t position;     // of the first token in its sequence; 0 in training
     bool cached;          // attention caches keys and values, and reads those of all earlier positions
+    // How sequences are cut over cp, and the orders of their rows (sequence_orders), I32 [1, S*B]; NULL and absent
+    // where they are not cut.
+    const SequenceCut *cut;
+    Tensor from_ranks, to_ranks;
 } Microbatch;
 
 // Says which microbatch the layers work on next.
 void context_use_microbatch(Context *context, const Microbatch *microbatch);
-// Returns the dropout mask of one site on this microbatch, which keeps everything when not training. `cut`: the mask is
-// for a tensor of context_rows rows.
-Dropout microbatch_dropout(const Context *context, const Microbatch *microbatch, RngKey key,
-                           float probability, bool cut);
+// Returns the dropout mask of attention on this microbatch, which keeps everything when not training.
+Dropout microbatch_dropout(const Microbatch *microbatch, RngKey key, float probability);
+
+// Rows of a tensor of this rank that are neighbours in the one of the whole microbatch too: `count` from `row` on.
+// Their dropout mask, which keeps everything when not training, says from which row on there.
+typedef struct {
+    int64_t row, count;
+    Dropout dropout;
+} DropoutRows;
+// Writes part `i` of the rows of one site's tensor and returns true, or false where there is none; without context
+// parallelism there is one with all rows. `cut`: the tensor has context_rows rows, else T.
+bool microbatch_rows(const Context *context, const Microbatch *microbatch, RngKey key, float probability,
+                     bool cut, int i, DropoutRows *rows);
 
 // The half of a backward that is run: gradients of inputs, gradients of weights, or both at once.
 typedef enum { INPUT_HALF = 1, WEIGHT_HALF = 2, BOTH_HALVES = 3 } Halves;

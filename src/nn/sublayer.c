@@ -71,8 +71,13 @@ double model_flops(const ModelShape *s, int table_rows, double samples) {
     return samples * s->sequence * (3 * (layers + adapters) - weights + 2 * head);
 }
 
+double stash_tokens(const ModelShape *s, const ModelMode *mode) {
+    int ranks = mode->context_ranks ? mode->context_ranks : 1;
+    return (double)s->sequence / ranks * mode->microbatch;
+}
+
 double stash_rows(const ModelShape *s, const ModelMode *mode, int tp) {
-    double tokens = (double)s->sequence * mode->microbatch;
+    double tokens = stash_tokens(s, mode);
     return mode->sequence_parallel ? tokens / tp : tokens;
 }
 

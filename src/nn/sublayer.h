@@ -55,5 +55,6 @@ enum { LAYER_SUBLAYERS = 2 };
 // The kind of the i-th sublayer of a layer: attention, then an mlp or experts.
 int model_sublayer(const ModelShape *shape, int layer, int i);
 
-// Rows of this rank's share of a microbatch's tokens, where sequence parallelism cuts them.
+double stash_tokens(const ModelShape *shape, const ModelMode *mode); // of a microbatch that a rank holds
+// The rows of its share of them, where sequence parallelism cuts them.
 double stash_rows(const ModelShape *shape, const ModelMode *mode, int tp);

@@ -5,20 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t step_tokens(const Engine *e) {
-    return (int64_t)e->spec.shape.sequence * e->spec.mode.microbatch;
-}
+static int64_t step_tokens(const Engine *e) { return engine_step_tokens(e); }
 
 // ---- opening ------------------------------------------------------------------------------------
 
 static void take_batches(Engine *e) {
     Arena *run = &e->runtime.run;
-    int64_t m = e->spec.num_microbatches, tokens = step_tokens(e);
-    bool rotary = e->spec.shape.position == POSITION_ROTARY,
+    int64_t m = e->spec.num_microbatches, tokens = engine_local_tokens(e);
+    bool own_positions = e->spec.positions || (e->cuts && e->spec.shape.position == POSITION_ROTARY),
+         rotary = e->spec.shape.position == POSITION_ROTARY,
          learned = e->spec.shape.position == POSITION_LEARNED;
     if (e->first) e->tokens = tensor_take(run, "tokens", m, tokens, I32);
     if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, tokens, I32);
-    if (e->spec.positions && (rotary || (learned && e->first)))
+    sequences_take(e, run);
+    if (own_positions && (rotary || (learned && e->first)))
         e->positions = tensor_take(run, "positions of tokens", m, tokens, I32);
     if (!e->last) return;
     e->labels = tensor_take(run, "labels", m, tokens, I32);
@@ -42,6 +42,7 @@ static Status open_model(Engine *e) {
     TRY(amax_open(&e->amax, &e->spec.mode, &e->params, run));
     c->amax = &e->amax;
     take_batches(e);
+    sequences_upload_orders(e);
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements));
     OptimizerOptions optimizer = {e->spec.adam, e->spec.muon, e->spec.ema_decay};
     TRY(optimizer_create(&e->optimizer, c, e->runtime.world, &e->params, &e->buckets, run, optimizer));
@@ -113,6 +114,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     e->host_losses = malloc((size_t)(spec->num_microbatches * step_tokens(e)) * sizeof *e->host_losses);
     if (!e->microbatches || !e->host_losses || !take_pairs(e))
         return fail(ERR_OS, "no memory for %d microbatches", spec->num_microbatches);
+    TRY(sequences_create(e));
     if (measuring) TRY(find_pools(e));
     if (spec->audits) TRY(audit_create(e));
     return open_model(e);
@@ -134,6 +136,7 @@ void engine_close(Engine *e) {
     schedule_destroy(&e->schedule);
     runtime_close(&e->runtime);
     audit_destroy(e);
+    sequences_destroy(e);
     free(e->microbatches);
     free(e->host_losses);
     free(e->pairs);
@@ -252,18 +255,13 @@ static void use_microbatches(Engine *e, int m) {
     CHECK(status == OK, "%d microbatches: %s", m, fail_message());
 }
 
-static Tensor first_rows(Tensor all, int rows) { return tensor_rows(all, 0, rows); }
-
 static void upload_batch(Engine *e, const Batch *batch) {
-    Stream *stream = e->runtime.context.stream;
     int m = batch->num_microbatches;
-    if (e->first) device_upload(e->runtime.device, stream, first_rows(e->tokens, m), batch->tokens);
-    if (e->last) device_upload(e->runtime.device, stream, first_rows(e->labels, m), batch->labels);
-    if (e->first_keys.data)
-        device_upload(e->runtime.device, stream, first_rows(e->first_keys, m), batch->first_keys);
-    if (e->positions.data)
-        device_upload(e->runtime.device, stream, first_rows(e->positions, m), batch->positions);
-    if (e->mask.data) device_upload(e->runtime.device, stream, first_rows(e->mask, m), batch->mask);
+    sequences_upload(e, e->tokens, m, batch->tokens);
+    sequences_upload(e, e->labels, m, batch->labels);
+    sequences_upload(e, e->first_keys, m, batch->first_keys);
+    sequences_upload(e, e->positions, m, e->spec.positions ? batch->positions : NULL);
+    sequences_upload(e, e->mask, m, batch->mask);
 }
 
 void engine_upload(Engine *e, const Batch *batch) {
@@ -300,7 +298,10 @@ void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *a
         .first_sample = batch->consumed + leaves_first_sample(at->leaves, at->place, b),
         .samples = b,
         .place = at->place,
-        .sequence = e->spec.shape.sequence,
+        .sequence = e->spec.shape.sequence / context_ranks(&e->runtime.context, ROLE_CONTEXT),
+        .cut = e->cuts,
+        .from_ranks = e->from_ranks,
+        .to_ranks = e->to_ranks,
         .training = at->training,
     };
 }
@@ -387,8 +388,7 @@ static double mean_loss(Engine *e, const Batch *batch) {
     LossSums sums = {0};
     rank_doing("mean loss");
     if (e->last) {
-        if (!e->pairs)
-            device_download(e->runtime.device, c->stream, e->host_losses, first_rows(e->losses, m));
+        if (!e->pairs) sequences_download_losses(e, m);
         sums = sums_of_leaves(e, batch, 0, e->leaves.count);
         comm_all_reduce_host(context_group(c, ROLE_DATA), &sums.loss,
                              e->pairs            ? NUM_LOSS_SUMS

@@ -23,8 +23,14 @@ struct Engine {
     Window window; // where values are cut into shards
     Optimizer optimizer;
     AmaxHistory amax;
-    Tensor tokens, labels, mask, losses; // [m, T]
+    Tensor tokens, labels, mask, losses; // [m, T]: of this rank's share of each sequence
     Tensor first_keys, positions;        // [m, T]
+    // With context parallelism: how each sequence is cut, the orders of its rows, and room for values of a batch. NULL
+    // and absent without.
+    SequenceCut *cuts;
+    Tensor from_ranks, to_ranks;
+    int32_t *sequence_room;
+    float *loss_room;
     double step_tokens; // with spec.per_token: the tokens of the step that count, over all data ranks
     Microbatch *microbatches;
     float *host_losses;
@@ -59,6 +65,20 @@ typedef struct {
 // Uploads a batch and uses the schedule of its microbatches; then fills in microbatch k of it.
 void engine_upload(Engine *engine, const Batch *batch);
 void engine_set_microbatch(Engine *engine, const Batch *batch, int k, const InStep *at);
+
+// ---- sequences.c: what of a batch this rank's share is, where sequences are cut over cp ---------------------
+
+int64_t engine_step_tokens(const Engine *engine);  // of a microbatch, S*B
+int64_t engine_local_tokens(const Engine *engine); // those of this rank
+Status sequences_create(Engine *engine);
+void sequences_destroy(Engine *engine);
+void sequences_take(Engine *engine, Arena *arena);
+void sequences_upload_orders(Engine *engine);
+// Uploads this rank's part of values of the tokens of m microbatches, [m, S*B]; `to` may be absent. NULL for positions:
+// those in the sequences.
+void sequences_upload(Engine *engine, Tensor to, int m, const void *from);
+// Fills host_losses [m, S*B] with those of all ranks.   Collective over cp.
+void sequences_download_losses(Engine *engine, int m);
 
 // ---- audit.c ------------------------------------------------------------------------------------
 

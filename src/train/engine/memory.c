@@ -18,7 +18,8 @@ typedef struct {
 } Report;
 
 static double sbh(const EngineSpec *spec) {
-    return (double)spec->shape.sequence * spec->mode.microbatch * spec->shape.hidden;
+    return (double)spec->shape.sequence / grid_along(spec->grid, AXIS_CP) * spec->mode.microbatch *
+           spec->shape.hidden;
 }
 
 // ---- each pipeline rank ---------------------------------------------------------------------------------
@@ -69,11 +70,13 @@ static void add_saved(Report *r, int pp, const EngineMemory *m) {
 // that takes most.
 static Status find_largest(Report *r, int pp, int *rank) {
     size_t most = 0;
-    int replicas = r->spec->muon.iterations > 0 ? grid_along(r->spec->grid, AXIS_DP) : 1;
-    for (int dp = 0; dp < replicas; dp++) {
+    int cp = grid_along(r->spec->grid, AXIS_CP);
+    int replicas = r->spec->muon.iterations > 0 ? grid_count(r->spec->grid, ROLE_REPLICAS) : 1;
+    for (int i = 0; i < replicas; i++) {
         EngineMemory m;
-        int one = grid_rank(r->spec->grid, (Place){.at[AXIS_PP] = pp, .at[AXIS_DP] = dp});
-        if (!dp) *rank = one;
+        Place place = {.at[AXIS_PP] = pp, .at[AXIS_DP] = i / cp, .at[AXIS_CP] = i % cp};
+        int one = grid_rank(r->spec->grid, place);
+        if (!i) *rank = one;
         if (replicas > 1) TRY(engine_measure(r->spec, one, &m, NULL));
         if (replicas > 1 && m.total > most) most = m.total, *rank = one;
     }

@@ -166,6 +166,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
                     .margin = o->fp8_margin},
         .wide_first = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 : 0,
         .wide_last = o->first_last_layers_bf16 ? o->num_layers_at_end_in_bf16 : 0,
+        .context_ranks = o->shape.cp,
         .sequence_parallel = o->shape.sequence_parallel,
         .keep_probabilities = o->shape.keep_probabilities,
         .attention = !strcmp(o->attention_backend, "flash")   ? ATTENTION_OWN
@@ -299,6 +300,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .audits = o->audit_interval > 0,
         .preference = options_preference(o),
     };
+    spec->grid.size[AXIS_CP] = shape->cp;
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
     return split_layers(o, room, spec);
 }

@@ -1,0 +1,36 @@
+// The cut of sequences over context-parallel ranks: which positions of every sample each rank holds.
+//
+// A sequence is cut into equal blocks of neighbouring positions. Every rank holds as many blocks, in the order of their
+// positions, so that all ranks have as many tokens; all samples of a microbatch are cut alike. Rows of a whole
+// microbatch are in the order of positions (row = position * B + sample), those of a rank in the order of the positions
+// that it holds.
+#pragma once
+#include <stdint.h>
+
+enum { MAX_SEQUENCE_BLOCKS = 4096 };
+
+typedef struct {
+    int ranks, blocks;                    // c, which divides the number of blocks
+    int64_t positions;                    // S, which `blocks` divides
+    uint16_t owners[MAX_SEQUENCE_BLOCKS]; // the rank that holds each block
+} SequenceCut;
+
+// Cuts a sequence of one document into 2c blocks, of which rank r holds block r and block 2c - 1 - r: each rank has as
+// many causal pairs of query and key as the others. CHECK: 2c divides `positions`. One rank holds all as one block.
+// Source: Brandon 2023 (Striped Attention); Megatron-LM, get_batch_on_this_cp_rank.
+void sequence_cut_zigzag(SequenceCut *cut, int64_t positions, int ranks);
+
+// Neighbouring positions: `count` from `first` on, of which the rank holds the first as its position number `local`.
+typedef struct {
+    int64_t first, count, local;
+} SequencePiece;
+int sequence_pieces(const SequenceCut *cut); // of each rank
+// Returns piece i of a rank, ascending; 0 <= i < sequence_pieces.
+SequencePiece sequence_piece(const SequenceCut *cut, int rank, int i);
+
+// Writes the position of each of a rank's S/c positions.
+void sequence_positions(const SequenceCut *cut, int rank, int32_t *positions);
+// The rows of a microbatch of `samples` samples as they lie when those of all ranks are put one after the other:
+// row i of the whole microbatch is row `from_ranks[i]` of these, and row i of these is row `to_ranks[i]` of the whole.
+// Either may be NULL.
+void sequence_orders(const SequenceCut *cut, int samples, int32_t *from_ranks, int32_t *to_ranks);
