@@ -48,7 +48,7 @@ static RunPlan plan_of(const Way *way, int c) {
     spec->mode.recompute = way->recompute, spec->mode.recompute_layers = 1;
     spec->first_keys = spec->positions = way->documents;
     spec->masked = way->masked, spec->per_token = way->per_token;
-    spec->sharding = way->sharded ? SHARD_STATE : SHARD_NOTHING;
+    spec->sharding = way->sharded ? SHARD_OPTIMIZER : SHARD_NOTHING;
     if (way->lora) spec->shape.lora_rank = 3, spec->shape.lora_alpha = 6, spec->shape.lora_dropout = 0.2f;
     if (way->lora) spec->shape.lora_targets = LORA_QKV | LORA_PROJ | LORA_FC1 | LORA_FC2;
     return plan;

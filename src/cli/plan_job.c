@@ -160,7 +160,7 @@ static void fill_space(PlanJob *job) {
                            .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
                                          [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
                                          [AXIS_DP] = or_zero(o->data_parallel_size),
-                                         [AXIS_CP] = or_zero(o->context_parallel_size)},
+                                         [AXIS_CP] = is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
                            .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
                            .microbatch = or_zero(o->micro_batch_size),
                            .fused_attention = fused_attention(o->attention_backend),

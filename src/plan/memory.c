@@ -297,7 +297,9 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
 
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need) {
-    bool runs = grid_along(config->grid, AXIS_CP) == 1 && model->layers % num_stages(config) == 0;
+    int ranks = grid_along(config->grid, AXIS_CP);
+    bool cuts = ranks == 1 || model->sequence % (2 * ranks) == 0;
+    bool runs = cuts && model->layers % num_stages(config) == 0;
     if (!costs->stack->is_trireme || !runs) return memory_need(costs, model, config, need);
     return own_need(costs, model, config, need);
 }

@@ -159,8 +159,6 @@ static bool machine_breaks(const Rules *r) {
     if (c->factors && !has)
         return broken(r, "%s has no rate for products in %s: leave them in %s", m->name,
                       factor_format_name(c->factors), dtype_name(c->dtype));
-    if (m->is_cpu && grid_along(c->grid, AXIS_CP) > 1)
-        return broken(r, "CPUs have no context parallelism: use c = 1");
     return (m->is_cpu || !m->nics) && devices > m->devices_per_node &&
            broken(r, "%s has one node: use at most %d devices", m->name, m->devices_per_node);
 }

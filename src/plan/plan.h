@@ -157,7 +157,7 @@ Status memory_need(const CostModel *costs, const ModelShape *model, const Parall
                    MemoryNeed *need);
 // The same. If the stack is trireme, the total is what its arenas will take, to the byte, with one thread per rank:
 // it is measured in the trainer's own step on the null device, on every pipeline rank. For other stacks, and for what
-// trireme cannot do (context parallelism, zero stages above 1, unequal stages), uses the closed form.   ERR_CONFIG,
+// trireme cannot do (zero stages above 1, unequal stages), uses the closed form.   ERR_CONFIG,
 // ERR_OS.
 Status memory_exact(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                     MemoryNeed *need);

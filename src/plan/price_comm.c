@@ -185,6 +185,9 @@ double price_message(const CostModel *costs, const ParallelConfig *config, bool 
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes) {
     int c = grid_along(config->grid, AXIS_CP), t = grid_along(config->grid, AXIS_TP);
     if (c == 1) return 0;
+    if (costs->machine->is_cpu)
+        return price_collective_by_rates(costs->machine, c, COMM_ALL_GATHER, bytes * c) /
+               costs->constants.tensor_derate;
     bool inside = t * c <= costs->machine->devices_per_node;
     double rate =
         inside ? costs->machine->link_gbs * 1e9 * costs->constants.link_efficiency : nic_rate(costs->machine);

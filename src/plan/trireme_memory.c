@@ -7,6 +7,7 @@ static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
                                                               grid_along(c->grid, AXIS_TP)),
                        .dtype = c->dtype,
                        .float8 = c->factors ? FLOAT8_HYBRID : FLOAT8_NONE,
+                       .context_ranks = grid_along(c->grid, AXIS_CP),
                        .sequence_parallel = c->sequence_parallel,
                        .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                        .recompute = c->recompute,

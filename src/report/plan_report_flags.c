@@ -205,6 +205,7 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     if (c->factors == FACTORS_MXFP8) put(to, "--fp8-recipe mxfp8");
     if (c->factors == FACTORS_FP8) put(to, "--fp8-recipe tensorwise");
     put(to, "--tensor-model-parallel-size %d", grid_along(c->grid, AXIS_TP));
+    if (grid_along(c->grid, AXIS_CP) > 1) put(to, "--context-parallel-size %d", grid_along(c->grid, AXIS_CP));
     if (c->sequence_parallel) put(to, "--sequence-parallel");
     add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);
@@ -233,11 +234,9 @@ static void add_missing(bool missing, const char *what, Text *out) {
 
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
-    add_missing(grid_along(c->grid, AXIS_CP) > 1, "trireme train has no context parallelism", out);
     add_missing(c->factors > FACTORS_FP8,
                 "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
-    snprintf(program, sizeof program, "mpirun -n %d trireme train",
-             grid_size(c->grid) / grid_along(c->grid, AXIS_CP));
+    snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
     Command command = command_begin(out, program);
     if (c->device) put(&command, "--device %s", c->device);
     add_model(&command, model);
@@ -263,8 +262,6 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     add_model(&command, model);
     if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
     add_run(&command, costs->stack, model, c);
-    if (grid_along(c->grid, AXIS_CP) > 1)
-        put(&command, "--context-parallel-size %d", grid_along(c->grid, AXIS_CP));
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
     text_add(out, "\n");
 }
