@@ -217,6 +217,15 @@ static bool model_run(DeviceOp op, const void *args) {
     case OP_QUANTIZE:         // it has the same bits on every device (test_device_float8.c)
     case OP_QUANTIZE_BLOCKS: // the same (test_device_ops.c)
     case OP_HADAMARD:        // the same
+    case OP_ROUTER_FORWARD:  // what is defined of routers and of rows of experts is in test_device_experts.c
+    case OP_ROUTER_SUMS:
+    case OP_ROUTER_BACKWARD:
+    case OP_ROUTER_DROP:
+    case OP_SORT_PAIRS:
+    case OP_GATHER_ROWS:
+    case OP_COMBINE_ROWS:
+    case OP_COMBINE_BACKWARD:
+    case OP_JITTER:
     case NUM_DEVICE_OPS: return false;
     }
     return false;

@@ -6,7 +6,7 @@
 // one of its experts; pair number t*k + j is slot j of row t.
 #pragma once
 #include "config/defaults.h"
-#include "device/ops.h"
+#include "device/device.h"
 
 // How a router makes weights of its logits. Experts are chosen by their logits, or where there are biases or groups by
 // their scores; of equal ones the lowest number comes first. Scores: softmax over the experts, or with `sigmoid` each
