@@ -33,7 +33,7 @@ static Status open_model(Engine *e) {
     e->leaves = leaves_of(&c->groups.topology, e->spec.virtual_data);
     e->params.leaves = e->leaves.count;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
-    e->params.sharding = e->spec.sharding;
+    e->params.sharding = context_ranks(c, ROLE_REPLICAS) > 1 ? e->spec.sharding : SHARD_NOTHING;
     if (e->spec.share_values) e->params.shared = &e->runtime.shared;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
