@@ -128,15 +128,16 @@ static bool leads_to_page(const char *path) {
     return !strncmp(target, "/memfd:", 7) && !strncmp(target + 7, PAGE_NAME, strlen(PAGE_NAME));
 }
 
-static struct BeatHeader *map_page(const char *path, size_t *bytes) {
+static struct BeatHeader *map_page(const char *path, bool writes, size_t *bytes) {
     struct stat about;
     if (!leads_to_page(path)) return NULL;
-    int fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(path, (writes ? O_RDWR : O_RDONLY) | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return NULL;
     bool fits =
         fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size >= (off_t)sizeof(struct BeatHeader);
     *bytes = fits ? (size_t)about.st_size : 0;
-    void *page = fits ? mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    void *page =
+        fits ? mmap(NULL, *bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0) : MAP_FAILED;
     close(fd);
     return page == MAP_FAILED ? NULL : page;
 }
@@ -171,7 +172,7 @@ BeatWriter *beat_join(int rank, int size) {
     const char *path = getenv(BEAT_VARIABLE);
     size_t bytes;
     if (!path || !*path) return NULL;
-    struct BeatHeader *page = map_page(path, &bytes);
+    struct BeatHeader *page = map_page(path, true, &bytes);
     if (!page) return NULL;
     BeatWriter *w = NULL;
     if (is_our_page(page, bytes) && rank >= 0 && rank < page->num_slots)
@@ -324,10 +325,20 @@ Status beat_page_open(BeatPage *page, int slots) {
     return OK;
 }
 
+bool beat_page_look(BeatPage *page, const char *path) {
+    *page = (BeatPage){.fd = -1};
+    page->header = map_page(path, false, &page->bytes);
+    if (page->header && is_our_page(page->header, page->bytes)) return true;
+    beat_page_close(page);
+    return false;
+}
+
+double beat_since_s(const Beat *beat) { return 1e-9 * (double)(now_ns() - beat->since_ns); }
+
 void beat_page_close(BeatPage *page) {
     if (!page->header) return;
     munmap(page->header, page->bytes);
-    close(page->fd);
+    if (page->fd >= 0) close(page->fd);
     *page = (BeatPage){0};
 }
 

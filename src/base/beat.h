@@ -85,6 +85,8 @@ typedef struct {
 
 // Makes a page without a name in any folder, which ends with this process.   ERR_OS
 Status beat_page_open(BeatPage *page, int slots);
+// Opens the page of another process for reading alone. False where there is none, or it is on another machine.
+bool beat_page_look(BeatPage *page, const char *path);
 void beat_page_close(BeatPage *page);
 // Empties all slots: from now on only ranks that join count.
 void beat_page_start(BeatPage *page, int start);
@@ -93,3 +95,4 @@ uint64_t beat_signs(const BeatPage *page, int slot);
 // Copies a slot. False where no rank has joined, where it is being written or was left half written, and where what it
 // says cannot be: then `out` stays as it was.
 bool beat_read(const BeatPage *page, int slot, Beat *out);
+double beat_since_s(const Beat *beat); // how long it has done what it does

@@ -31,6 +31,8 @@ Status cmd_selftest(Options *options);
 Status cmd_verify_machine(Options *options);
 Status cmd_plan(Options *options);
 Status cmd_goodput(Options *options);
+Status cmd_watch(Options *options);
+Status cmd_report(Options *options);
 Status cmd_models(Options *options);
 Status cmd_checkpoint(Options *options);
 Status cmd_export(Options *options);

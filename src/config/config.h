@@ -34,7 +34,9 @@ typedef enum {
     FOR_SELFTEST = 131072,
     FOR_VERIFY_MACHINE = 262144,
     FOR_PREPARE_CHAT = 524288,
-    FOR_FINETUNE = 1048576,                           // has every option of FOR_TRAIN (table.c)
+    FOR_FINETUNE = 1048576, // has every option of FOR_TRAIN (table.c)
+    FOR_WATCH = 2097152,
+    FOR_REPORT = 4194304,
     FOR_RUN = FOR_TRAIN | FOR_MEMORY | FOR_BENCH,     // verbs that describe a training run
     FOR_DESIGN = FOR_RUN | FOR_PLAN,                  // ... or plan one
     FOR_MODEL = FOR_GENERATE | FOR_EVALUATE,          // verbs that use a trained model
@@ -45,7 +47,7 @@ typedef enum {
     COMMAND_LINE_ONLY = 1 << 29, // the option is about one invocation: neither read from a file nor saved
     // The ranks of one run may have different values; they must agree on every other option.
     MAY_DIFFER = 1 << 30,
-    EVERY_VERB = 2 * FOR_FINETUNE - 1, // the last verb
+    EVERY_VERB = 2 * FOR_REPORT - 1, // the last verb
 } Verb;
 
 typedef enum { FROM_DEFAULT, FROM_MODEL, FROM_CHECKPOINT, FROM_FILE, FROM_COMMAND_LINE, DERIVED } Origin;

@@ -96,6 +96,15 @@ static const Screen screens[] = {
      "trireme goodput checkpoints                   # of a supervised run: its --save folder\n"
      "trireme goodput ledger.jsonl --html page.html # of what `trireme train --ledger FILE` wrote\n",
      {OPT_json, OPT_html, -1}},
+    {FOR_WATCH,
+     "trireme watch checkpoints                     # of a run: its --save folder, its run.json, or its metrics\n"
+     "trireme watch checkpoints --once              # one picture, for scripts\n",
+     {OPT_once, OPT_plain, -1}},
+    {FOR_REPORT,
+     "trireme report checkpoints --html run.html                        # of a run: its --save folder\n"
+     "trireme report before.jsonl after.jsonl --html compared.html      # several: their metrics, or run.json\n"
+     "trireme report checkpoints --trace trace.json --html run.html     # with the timeline of a step\n",
+     {OPT_html, OPT_trace, -1}},
     {FOR_SELFTEST,
      "trireme selftest --faults /scratch/me         # a folder of the file system that is to hold checkpoints\n"
      "\nEvery call of the save of a small checkpoint fails in turn, and its process is killed in front of each.\n",

@@ -25,9 +25,10 @@ enum { NUM_ANSWERS = sizeof answers / sizeof answers[0] };
 
 const char *verb_name(unsigned verbs) {
     static const char *const names[] = {
-        "train",      "preprocess", "schedule",  "memory",   "models",         "tokenizer",    "data",
-        "checkpoint", "export",     "import",    "generate", "evaluate",       "plan",         "bench",
-        "devices",    "goodput",    "supervise", "selftest", "verify-machine", "prepare-chat", "finetune"};
+        "train",          "preprocess",   "schedule", "memory",  "models",    "tokenizer",
+        "data",           "checkpoint",   "export",   "import",  "generate",  "evaluate",
+        "plan",           "bench",        "devices",  "goodput", "supervise", "selftest",
+        "verify-machine", "prepare-chat", "finetune", "watch",   "report"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (verbs & 1u << i) return names[i];
     CHECK(false, "no verb is in %u", verbs);

@@ -436,6 +436,7 @@ static Status train(TrainingRun *run) {
     TRY(run_open_stragglers(run));
     TRY(trace_file_start(&run->trace, run->options));
     spans_ready(&run->spans);
+    if (run->file) run->file->memory_bytes = (int64_t)engine_memory(run->engine)->total;
     if (run->reporter)
         reporter_start(run->reporter, &run->spec, engine_memory(run->engine),
                        comm_device_transport(run->world));

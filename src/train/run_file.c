@@ -1,5 +1,6 @@
 // Writes run.json: the state of a run and how it ended, for the program that started it. The exit status of a launcher
 // does not say that (docs/runs.md).
+#include "base/beat.h"
 #include "base/file.h"
 #include "base/version.h"
 #include "formats/formats.h"
@@ -22,6 +23,16 @@ static void add_string(Text *out, const char *name, const char *value) {
         json_add_string(out, value, strlen(value));
     else
         text_add(out, "null");
+}
+
+// As another program finds it, wherever that was started.
+static void add_path(Text *out, const char *name, const char *path) {
+    char folder[PATH_MAX] = "";
+    Text whole = {0};
+    if (path && *path && *path != '/' && getcwd(folder, sizeof folder)) text_add(&whole, "%s/", folder);
+    if (path && *path) text_add(&whole, "%s", path);
+    add_string(out, name, text_string(&whole));
+    text_free(&whole);
 }
 
 static void add_int(Text *out, const char *name, int64_t value, bool known) {
@@ -58,7 +69,12 @@ static void add_all(Text *out, const RunFile *f) {
     add_int(out, "train_iters", f->end, true);
     add_int(out, "saved_iteration", f->saved, f->saved >= 0);
     add_string(out, "save", f->options->save);
+    add_path(out, "metrics", f->options->metrics);
+    add_path(out, "ledger", f->options->ledger ? f->options->ledger : getenv("TRIREME_LEDGER"));
+    add_path(out, "trace", f->options->trace);
+    add_string(out, "beats", getenv(BEAT_VARIABLE));
     add_int(out, "ranks", f->options->shape.world_size, true);
+    add_int(out, "memory_bytes", f->memory_bytes, f->memory_bytes > 0);
     add_string(out, "host", host);
     add_int(out, "pid", getpid(), true);
     add_time(out, "started", f->started);

@@ -288,6 +288,7 @@ typedef struct {
     RunEnd state;
     int status, signal;            // signal: the one that asked to stop; 0: none
     int64_t iteration, end, saved; // saved: iteration of the newest checkpoint in the folder; -1: none
+    int64_t memory_bytes;          // that rank 0 has taken; 0: not known yet
     const char *reason;
     int lock; // on the --save folder; -1: none
     bool open, ended, warned;

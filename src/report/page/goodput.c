@@ -119,11 +119,15 @@ static void add_starts(const Goodput *g, Text *out) {
     text_add(out, "</tbody>\n</table></div>\n</section>\n");
 }
 
-void goodput_page(const Goodput *g, const char *path, Text *out) {
-    html_head(out, "Where the time of a run went");
-    add_header(g, path, out);
+void page_goodput(const Goodput *g, Text *out) {
     add_figures(g, out);
     add_parts(g, out);
     if (g->num_starts) add_starts(g, out);
+}
+
+void goodput_page(const Goodput *g, const char *path, Text *out) {
+    html_head(out, "Where the time of a run went");
+    add_header(g, path, out);
+    page_goodput(g, out);
     html_end(out);
 }
