@@ -162,8 +162,8 @@ static void limited_shapes(Fixture *b) {
         {.document = 7, .rules = {.cap = 1.5f}, .has_sinks = true},
     };
     for (size_t i = 0; i < sizeof LIMITS / sizeof *LIMITS; i++)
-        compare_within(b, (AttentionShape){2, i % 2 ? 193 : 320, 4, 2, i % 3 ? 16 : 40, 1, 0, 0}, i % 2 ? 0.1f : 0,
-                       i % 3 == 1, 1, LIMITS[i]);
+        compare_within(b, (AttentionShape){2, i % 2 ? 193 : 320, 4, 2, i % 3 ? 16 : 40, 1, 0, 0},
+                       i % 2 ? 0.1f : 0, i % 3 == 1, 1, LIMITS[i]);
 }
 
 // Scores of hundreds, most of whose exponentials vanish beside the largest.

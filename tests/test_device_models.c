@@ -210,25 +210,11 @@ static bool model_run(DeviceOp op, const void *args) {
         MODEL(NORM_BACKWARD, norm_backward)
         MODEL(LOSS_WHOLE, loss_whole)
 #undef MODEL
-    case OP_MATMUL:             // by a library, on tensor cores
-    case OP_ATTENTION_FORWARD:  // on tensor cores, and by a library; approximate powers of 2
-    case OP_ATTENTION_BACKWARD: // the same
-    case OP_ATTENTION_CACHED: // its order is no other kernel's; the law of its cuts holds it (test_device_cached.c)
-    case OP_QUANTIZE:         // it has the same bits on every device (test_device_float8.c)
-    case OP_QUANTIZE_BLOCKS: // the same (test_device_ops.c)
-    case OP_HADAMARD:        // the same
-    case OP_ROUTER_FORWARD:  // what is defined of routers and of rows of experts is in test_device_experts.c
-    case OP_ROUTER_SUMS:
-    case OP_ROUTER_BACKWARD:
-    case OP_ROUTER_DROP:
-    case OP_SORT_PAIRS:
-    case OP_GATHER_ROWS:
-    case OP_COMBINE_ROWS:
-    case OP_COMBINE_BACKWARD:
-    case OP_JITTER:
-    case NUM_DEVICE_OPS: return false;
+    // Without models: products and attention, by libraries and on tensor cores; attention to a cache, held by the law of
+    // its cuts (test_device_cached.c); codes of few bits, which have the same bits on every device; routers and rows of
+    // experts, defined in test_device_experts.c.
+    default: return false;
     }
-    return false;
 }
 
 // The call under way on the device: what its model has made of copies of its tensors.

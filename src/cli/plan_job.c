@@ -156,15 +156,16 @@ static void fill_space(PlanJob *job) {
     SearchSpace *space = &job->space;
     bool tensor = is_given(o, "tensor_model_parallel_size");
     bool pipeline = is_given(o, "pipeline_model_parallel_size");
-    *space = (SearchSpace){.batch = o->global_batch_size,
-                           .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
-                                         [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
-                                         [AXIS_DP] = or_zero(o->data_parallel_size),
-                                         [AXIS_CP] = is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
-                           .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
-                           .microbatch = or_zero(o->micro_batch_size),
-                           .fused_attention = fused_attention(o->attention_backend),
-                           .schedule = o->schedule};
+    *space = (SearchSpace){
+        .batch = o->global_batch_size,
+        .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
+                      [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
+                      [AXIS_DP] = or_zero(o->data_parallel_size),
+                      [AXIS_CP] = is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
+        .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
+        .microbatch = or_zero(o->micro_batch_size),
+        .fused_attention = fused_attention(o->attention_backend),
+        .schedule = o->schedule};
     space->muon = muon_options(o);
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;

@@ -1,6 +1,6 @@
 // Which experts of a router are chosen, for backends that compute on the host: see RouterRules.
 #pragma once
-#include "device/ops_experts.h"
+#include "device/ops.h"
 #include <math.h>
 
 // Writes the numbers of the `topk` largest of n values, the lowest number first among equal ones; values that are not

@@ -16,8 +16,8 @@ typedef enum { VIEW_DENSE = 1, VIEW_EXPERTS = 2 } View;
 #define TOPOLOGY_AXES(X)                                                                                     \
     X(TP, "tp", VIEW_DENSE, true, NULL) /* cuts tensors */                                                   \
     X(ETP, "etp", VIEW_EXPERTS, false,                                                                       \
-      "expert-tensor-parallel-size") /* cuts the tensors of experts; 0 counts as tp */                       \
-    X(CP, "cp", VIEW_DENSE, false, NULL)                           /* cuts sequences */                      \
+      "expert-tensor-parallel-size")     /* cuts the tensors of experts; 0 counts as tp */                   \
+    X(CP, "cp", VIEW_DENSE, false, NULL) /* cuts sequences */                                                \
     X(EP, "ep", VIEW_EXPERTS, false, "expert-model-parallel-size") /* distributes experts */                 \
     X(DP, "dp", VIEW_DENSE, true, NULL)                            /* distributes samples */                 \
     X(EDP, "edp", VIEW_EXPERTS, false, NULL)           /* replicates experts: the ranks that remain */       \

@@ -48,9 +48,9 @@ typedef struct {
     void (*backward)(const SublayerArgs *args, Tensor dcore, Tensor dinner);
 } Core;
 
-// Declares the parameters, none for an `in` or `out` without a name. `norm`, `post` and the names of `in` and `out` are those of
-// the layer's parts, as in Megatron-LM; `dropout` names the stream of random numbers. Sizes on the side of the residual
-// stream, and deviations, are set here.
+// Declares the parameters, none for an `in` or `out` without a name. `norm`, `post` and the names of `in` and `out` are
+// those of the layer's parts, as in Megatron-LM; `dropout` names the stream of random numbers. Sizes on the side of the
+// residual stream, and deviations, are set here.
 Branch branch_declare(const Builder *builder, int layer, const char *norm, const char *post, LinearSpec in,
                       LinearSpec out, const char *dropout);
 void branch_forward(const SublayerArgs *args, const Core *core);

@@ -1,9 +1,9 @@
 // The experts sublayer, in the place of an MLP: norm, router, experts, and shared experts that every token goes to.
 //
-// A rank routes its own rows. Where a tensor rank has a part of every expert, it then has the rows of all of them. Pairs
-// of a token and an expert are sorted by expert, so that an expert's rows follow each other, and each expert's products
-// are those of a range of rows. What the experts made of a token is added up in the order of its choices. How many rows
-// an expert gets is known on the host alone where the device computes; memory depends on the number of pairs.
+// A rank routes its own rows. Where a tensor rank has a part of every expert, it then has the rows of all of them.
+// Pairs of a token and an expert are sorted by expert, so that an expert's rows follow each other, and each expert's
+// products are those of a range of rows. What the experts made of a token is added up in the order of its choices. How
+// many rows an expert gets is known on the host alone where the device computes; memory depends on the number of pairs.
 #include "nn/activation.h"
 #include "nn/branch.h"
 #include "nn/declare.h"

@@ -174,4 +174,6 @@ static inline int64_t cpu_cached_floats(const AttentionCached *args) {
     return cpu_row_stride(args->position + args->shape.sequence);
 }
 // The workspace of one thread for the pairs of an expert and a sample, in floats: a weight and a number for each.
-static inline int64_t cpu_drop_floats(const RouterDrop *args) { return 2 * (args->experts.rows / args->samples); }
+static inline int64_t cpu_drop_floats(const RouterDrop *args) {
+    return 2 * (args->experts.rows / args->samples);
+}
