@@ -395,8 +395,7 @@ static void machines_refuse_what_they_cannot(void) {
     c = candidate_of(1, 1, 4, 1);
     c.grid.size[AXIS_CP] = 2;
     EXPECT(!parallel_config_refuse(&model, &alone, &c, why, sizeof why), "%s", why);
-    EXPECT(parallel_config_refuse(&model, &cpu, &c, why, sizeof why) && strstr(why, "c = 1"),
-           "shared sequences");
+    EXPECT(!parallel_config_refuse(&model, &cpu, &c, why, sizeof why), "%s", why);
 }
 
 static void machines_twice_as_fast_take_half(void) {

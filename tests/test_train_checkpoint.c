@@ -1,4 +1,4 @@
-// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}: GPT and Llama, fp32 and
+// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}, and some with sequences cut over c: GPT and Llama, fp32 and
 // bf16, whole and sharded optimizer, AdamW and Muon, with an average of the weights and without. Going on from a
 // checkpoint of the same grid is never having stopped, bit for bit; what another grid has loaded and saved again is the
 // same tensors, byte for byte.
@@ -19,11 +19,16 @@ static int half(void) { return harness_short() ? 1 : 2; }
 static Grid grids[MAX_GRIDS];
 static int num_grids;
 
+static const Grid cut_grids[] = {{.size = {[AXIS_CP] = 2, [AXIS_PP] = 2}},
+                                 {.size = {[AXIS_CP] = 4, [AXIS_DP] = 2}},
+                                 {.size = {[AXIS_TP] = 2, [AXIS_CP] = 2, [AXIS_DP] = 2}}};
+
 static void list_grids(void) {
     num_grids = 0;
     for (int tp = 1; tp <= MAX_RANKS; tp *= 2)
         for (int dp = 1; tp * dp <= MAX_RANKS; dp++)
             for (int pp = 1; tp * dp * pp <= MAX_RANKS; pp++) grids[num_grids++] = (Grid)GRID(tp, dp, pp);
+    for (size_t i = 0; i < sizeof cut_grids / sizeof *cut_grids; i++) grids[num_grids++] = cut_grids[i];
     CHECK(num_grids <= MAX_GRIDS, "%d grids", num_grids);
 }
 
@@ -34,6 +39,7 @@ static void list_few_grids(void) {
                                GRID(1, 3, 1), GRID(2, 2, 1), GRID(1, 4, 1), GRID(1, 1, 4)};
     num_grids = sizeof few / sizeof *few;
     memcpy(grids, few, sizeof few);
+    grids[num_grids++] = cut_grids[0];
 }
 
 // ---- one run ------------------------------------------------------------------------------------
@@ -66,9 +72,9 @@ static void make_setting(Setting *s, Grid grid, int number) {
     set_optimizer(&s->spec, number);
     layer_balance(LAYERS, grid_along(grid, AXIS_PP) * s->spec.num_chunks, 0, 0, s->counts);
     s->spec.split.counts = s->counts;
-    snprintf(s->name, sizeof s->name, "t%d d%d p%d %s %s%s", grid_along(grid, AXIS_TP),
-             grid_along(grid, AXIS_DP), grid_along(grid, AXIS_PP), llama ? "llama" : "gpt",
-             bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
+    snprintf(s->name, sizeof s->name, "t%d c%d d%d p%d %s %s%s", grid_along(grid, AXIS_TP),
+             grid_along(grid, AXIS_CP), grid_along(grid, AXIS_DP), grid_along(grid, AXIS_PP),
+             llama ? "llama" : "gpt", bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
 }
 
 // What the ranks of one run share while they load and save.

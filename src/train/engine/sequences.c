@@ -16,8 +16,8 @@ Status sequences_create(Engine *e) {
     if (ranks == 1) return OK;
     size_t tokens = (size_t)(m * engine_step_tokens(e));
     e->cuts = calloc(1, sizeof *e->cuts);
-    e->sequence_room = malloc(tokens * sizeof *e->sequence_room);
-    e->loss_room = malloc(tokens * sizeof *e->loss_room);
+    e->sequence_room = calloc(tokens, sizeof *e->sequence_room);
+    e->loss_room = calloc(tokens, sizeof *e->loss_room); // the null network fills in this rank alone
     if (!e->cuts || !e->sequence_room || !e->loss_room)
         return fail(ERR_OS, "no memory for the sequences of %d microbatches", m);
     sequence_cut_zigzag(e->cuts, e->spec.shape.sequence, ranks);
