@@ -276,6 +276,52 @@ if check "runs that do not suffice for a calibration are refused"; then
     refused 65 "1 configuration to calibrate" --calibrate run1.jsonl --stack megatron-lm-2021 --machine dgx-a100
 fi
 
+# megatron_log FILE PP BATCH SECONDS: what Megatron-LM prints of a run of GPT-3 1.3B on 8 GPUs whose steps take so long; the
+# first takes longer.
+megatron_log() {
+    local rank="[default0]:" i
+    {
+        echo "using world size: 8, data-parallel size: $((8 / $2))"
+        echo "$rank------------------------ arguments ------------------------"
+        for i in add_bias_linear=True attention_dropout=0.0 hidden_dropout=0.0 bf16=True context_parallel_size=1 \
+            data_parallel_size=$((8 / $2)) ffn_hidden_size=8192 fp8=None global_batch_size=$3 hidden_size=2048 kv_channels=128 \
+            lr=0.0002 max_position_embeddings=2048 micro_batch_size=1 num_attention_heads=16 num_layers=24 \
+            overlap_grad_reduce=True pipeline_model_parallel_size="$2" position_embedding_type=learned_absolute seq_length=2048 \
+            swiglu=False tensor_model_parallel_size=1 use_distributed_optimizer=True; do
+            echo "$rank  ${i%=*} .................................... ${i#*=}"
+        done
+        echo "$rank-------------------- end of arguments ---------------------"
+        echo "$rank > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)"
+        for i in 1 2 3 4 5 6 7 8 9 10; do
+            awk -v r="$rank" -v i="$i" -v b="$3" -v s="$4" 'BEGIN {
+                printf "%s [2026-05-01 12:00:00] iteration %8d/ 10 | consumed samples: %d | elapsed time per iteration " \
+                    "(ms): %.3f | learning rate: 2.0E-04 | global batch size: %5d | lm loss: 9.0E+00 |\n",
+                    r, i, i * b, s * 1000 * (i == 1 ? 4 : 1), b }'
+        done
+    } >"$1"
+}
+if check "logs of Megatron-LM teach a stack its constants"; then
+    logs=()
+    for pp in 1 2 4; do
+        for batch in 64 256; do
+            answer step --model gpt3-1.3b --vocab-size 50257 --attention-dropout 0 --hidden-dropout 0 --gpus 8 --tp 1 --pp "$pp" \
+                --mbs 1 --gbs "$batch" --bf16 --use-distributed-optimizer --machine dgx-h100 --json
+            megatron_log "pp$pp-$batch.log" "$pp" "$batch" "$(awk -v s="$(number step step_s)" 'BEGIN { print 1.25 * s }')"
+            logs+=("pp$pp-$batch.log")
+        done
+    done
+    answer learned --learn "${logs[@]}" --machine dgx-h100 --output learned.yaml
+    says learned "before, with the constants of nemo-h100: n 6: MAPE 20.0 %, median 20.0"
+    awk '/^n 6, .*MAPE/ { sub(/.*MAPE /, ""); if ($1 + 0 > 0 && $1 < 5) good++ } END { exit good != 2 }' learned.out ||
+        complain "a quarter more time is not learned: $(cat learned.out)"
+    grep -q '^  matmul_efficiency: 0\.[45]' learned.yaml || complain "what was learned: $(cat learned.yaml)"
+    sed 's/end of arguments/the end/' pp1-64.log >headless.log
+    refused 65 "headless.log: no line 'end of arguments'" --learn headless.log --machine dgx-h100
+    sed 's/num_layers \(.*\) 24$/num_layers \1 many/' pp1-64.log >many.log
+    refused 64 "many.log, as options of train: --num-layers: 'many'" --learn many.log --machine dgx-h100
+    refused 64 "pp1-64.log does not say where it ran" --learn pp1-64.log --stack nemo-h100
+fi
+
 # ---- wrong input -----------------------------------------------------------------------------------------
 refuse() { check "refused with: $2" refused "$@"; }
 small=(--model gpt3-1.3b --gpus 16 --machine dgx-h100 --global-batch-size 64 --tp 1 --pp 1 --mbs 1 --stack trireme)

@@ -1,5 +1,6 @@
-// Makes a measured row of the step times in a file of `trireme train --metrics`.
+// Makes a measured row of the step times in a file of `trireme train --metrics`, or in a log of Megatron-LM.
 #include "base/file.h"
+#include "calibrate/megatron_log.h"
 #include "calibrate/rows.h"
 #include "formats/formats.h"
 #include <stdlib.h>
@@ -9,6 +10,7 @@ enum { MAX_METRICS_BYTES = 1 << 30, MIN_STEPS = 3 };
 
 typedef struct {
     const char *path;
+    bool is_log; // of Megatron-LM
     int line, batch;
     double *seconds; // of each logged step with the row's batch
     int count, other_batches;
@@ -35,12 +37,23 @@ static Status read_line(Times *t, const char *text, size_t size) {
     return status;
 }
 
+static Status read_log_line(Times *t, const char *text, size_t size) {
+    double ms, batch;
+    if (!megatron_log_iteration(text, size, &ms, &batch)) return OK;
+    if ((int64_t)batch != t->batch)
+        t->other_batches++;
+    else
+        t->seconds[t->count++] = ms / 1e3;
+    return OK;
+}
+
 static Status read_lines(Times *t, const char *text, size_t size) {
     const char *end = text + size;
     for (t->line = 1; text < end; t->line++) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         if (!stop) stop = end;
-        if (stop > text) TRY(read_line(t, text, (size_t)(stop - text)));
+        size_t length = (size_t)(stop - text);
+        if (length) TRY(t->is_log ? read_log_line(t, text, length) : read_line(t, text, length));
         text = stop + (stop < end);
     }
     return OK;
@@ -78,7 +91,6 @@ static Status read_times(Times *t, const char *text, size_t size, double *step_s
 Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape *model,
                              const ParallelConfig *config, const char *machine) {
     PlanRow row = {.set = "metrics",
-                   .stack = "trireme",
                    .model = *model,
                    .config = *config,
                    .line = 1,
@@ -89,7 +101,10 @@ Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape 
     const char *name = strrchr(path, '/');
     snprintf(row.id, sizeof row.id, "%.*s", (int)sizeof row.id - 1, name ? name + 1 : path);
     snprintf(row.machine, sizeof row.machine, "%.*s", (int)sizeof row.machine - 1, machine);
-    Times times = {.path = path, .batch = config->batch};
+    const char *ending = strrchr(path, '.');
+    bool is_log = !ending || strcmp(ending, ".jsonl") != 0;
+    strcpy(row.stack, is_log ? "megatron-lm" : "trireme");
+    Times times = {.path = path, .is_log = is_log, .batch = config->batch};
     char *text;
     size_t size;
     TRY(file_read(path, MAX_METRICS_BYTES, &text, &size));

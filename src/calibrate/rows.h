@@ -41,7 +41,8 @@ typedef struct {
 // overlap, which needs it.
 // ERR_DATA, with line and column, for what is missing, not a number, or contradictory, and for a file without rows.
 Status plan_rows_read(PlanRows *rows, const char *path);
-// Adds a row from the file of `trireme train --metrics FILE`: the median of its step times without the first tenth.
+// Adds a row from the file of `trireme train --metrics FILE.jsonl`, or from a log of Megatron-LM (any other ending):
+// the median of its step times without the first tenth.
 // The file does not say what was run: `model` and `config` do. Steps of another batch are left out.   ERR_DATA when
 // fewer than three steps remain.
 Status plan_rows_add_metrics(PlanRows *rows, const char *path, const ModelShape *model,

@@ -38,79 +38,10 @@ static bool ends_in(const char *path, const char *ending) {
     return length > size && !strcmp(path + length - size, ending);
 }
 
-// Makes the configuration to predict from the resolved options of a run.
-static Status config_of_run(const Options *o, const char *path, ParallelConfig *out) {
-    const RunShape *s = &o->shape;
-    if (!strcmp(s->recompute, "block"))
-        return fail(ERR_CONFIG, "%s: recompute-method block is not predicted; uniform is", path);
-    *out = (ParallelConfig){.grid = GRID(s->tp, s->dp, s->pp),
-                            .chunks = s->vp,
-                            .microbatch = o->micro_batch_size,
-                            .batch = s->global_batch,
-                            .schedule = schedule_kind(s->schedule)->name,
-                            .recompute = !strcmp(s->recompute, "nothing")     ? RECOMPUTE_NOTHING
-                                         : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
-                                                                              : RECOMPUTE_UNIFORM,
-                            .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                            .dtype = o->bf16   ? BF16
-                                     : o->fp16 ? F16
-                                               : F32,
-                            .factors = o->fp8_format ? FACTORS_FP8 : FACTORS_WHOLE,
-                            .sequence_parallel = s->sequence_parallel,
-                            .zero_stage = (int)s->sharding,
-                            .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                            .overlap_gradients = o->overlap_grad_reduce,
-                            .device = strcmp(o->device, "cuda") ? NULL : "cuda"};
-    return OK;
-}
-
-// The file of --save-config has the number of ranks only if the user has given it.
-static int ranks_of_run(const Options *o) {
-    if (o->ranks != INT_UNSET) return o->ranks;
-    int data = o->data_parallel_size == INT_UNSET ? 1 : o->data_parallel_size;
-    return o->tensor_model_parallel_size * o->pipeline_model_parallel_size * data;
-}
-
-static Status vocabulary_of_run(const RowsJob *job, const Options *run, const char *path, int *vocabulary) {
-    *vocabulary = run->vocab_size != INT_UNSET ? run->vocab_size : job->options->vocab_size;
-    if (*vocabulary != INT_UNSET) return OK;
-    return fail(ERR_USAGE, "%s: the run's vocabulary is its tokenizer's: --vocab-size V is required", path);
-}
-
-static Status add_run(RowsJob *job, const char *path, Options *run) {
-    ParallelConfig config;
-    int vocabulary;
-    if (!job->options->machine)
-        return fail(ERR_USAGE, "%s does not say where it ran: --machine NAME or FILE.yaml is required", path);
-    TRY(options_resolve(run, ranks_of_run(run)));
-    TRY(config_of_run(run, path, &config));
-    TRY(vocabulary_of_run(job, run, path, &vocabulary));
-    ModelShape model = options_model(run, vocabulary);
-    return plan_rows_add_metrics(&job->rows, path, &model, &config, job->options->machine);
-}
-
-// A file of --metrics has the times; the file of --save-config beside it has the options of the run.
-static Status add_metrics(RowsJob *job, const char *path) {
-    Options run = {0};
-    char config[4096];
-    int stem = (int)(strlen(path) - strlen(".jsonl"));
-    int length = snprintf(config, sizeof config, "--config=%.*s.yaml", stem, path);
-    if (length >= (int)sizeof config) return fail(ERR_USAGE, "%.80s...: the name is too long", path);
-    const char *yaml = config + strlen("--config=");
-    if (!file_exists(yaml))
-        return fail(ERR_NO_INPUT,
-                    "%s: what was run is read from %s, which is not there; --save-config writes it", path,
-                    yaml);
-    Status status = options_parse(&run, FOR_TRAIN, 1, (char *[]){config});
-    if (status == OK) status = add_run(job, path, &run);
-    options_destroy(&run);
-    return status;
-}
-
 static Status read_rows(RowsJob *job, const StringList *files) {
     for (int i = 0; i < files->count; i++) {
         const char *path = files->items[i];
-        TRY(ends_in(path, ".jsonl") ? add_metrics(job, path) : add_csv(&job->rows, path));
+        TRY(plan_names_run(path) ? plan_add_run(&job->rows, job->options, path) : add_csv(&job->rows, path));
     }
     if (!job->rows.count) return fail(ERR_DATA, "%s: no rows that can be predicted", files->items[0]);
     return OK;
@@ -118,10 +49,20 @@ static Status read_rows(RowsJob *job, const StringList *files) {
 
 // ---- whose constants ----------------------------------------------------------------------------
 
+// Without --stack, a calibration on a machine starts from the stack that is chosen for plans on it.
+static Status stack_of_machine(RowsJob *job) {
+    Machine machine;
+    TRY(plan_machine(job->options, &machine));
+    Status status = plan_stack(job->options, &machine, &job->stack);
+    machine_close(&machine);
+    return status;
+}
+
 // Finds the stack: that of --stack, or the one that all rows name.
 static Status find_stack(RowsJob *job) {
     const PlanRow *first = &job->rows.items[0];
     if (job->options->stack) return plan_stack(job->options, NULL, &job->stack);
+    if (job->options->machine && job->options->calibrate.count) return stack_of_machine(job);
     for (int i = 1; i < job->rows.count; i++)
         if (strcmp(job->rows.items[i].stack, first->stack))
             return fail(ERR_USAGE, "the rows are of several stacks, %s and %s: --stack NAME chooses one",
@@ -334,21 +275,36 @@ static Status write_stack(RowsJob *job, const Calibration *calibration, const Ca
     return OK;
 }
 
-// Prints the errors of one protocol; with `whole` also the constants, and writes --output.
-static Status fit_and_tell(RowsJob *job, Protocol protocol, int folds, bool whole) {
+// Prints the errors of the stack as it is.
+static Status tell_before(RowsJob *job) {
+    Text text = {0};
+    TRY(predict_as_is(job));
+    ErrorSummary summary = error_summary(&job->rows, job->predicted_s);
+    text_add(&text, "before, with the constants of %s:\n", job->stack.name);
+    accuracy_line(&summary, (AccuracyTerms){0}, &text);
+    text_add(&text, "after, on rows that the fit has not seen:\n");
+    fputs(text_string(&text), stdout);
+    text_free(&text);
+    return OK;
+}
+
+// Prints the errors of one protocol, the `first` after those before any fit; with `whole` also the constants, and
+// writes --output.
+static Status fit_and_tell(RowsJob *job, Protocol protocol, int folds, bool first, bool whole) {
     CalibrationResult result;
     Calibration calibration = calibration_of(job, protocol, folds);
     Text text = {0};
     TRY(calibrate(&calibration, &job->rows, &result));
     char name[32];
     protocol_name(protocol, result.num_folds, name);
+    Status status = first ? tell_before(job) : OK;
     if (whole)
         calibration_print(&calibration, &result, &text);
     else
         accuracy_line(&result.summary, (AccuracyTerms){name, result.num_free}, &text);
     fputs(text_string(&text), stdout);
     text_free(&text);
-    Status status = whole && job->options->output ? write_stack(job, &calibration, &result) : OK;
+    if (status == OK && whole && job->options->output) status = write_stack(job, &calibration, &result);
     calibration_free(&result);
     return status;
 }
@@ -358,15 +314,16 @@ static Status fit_and_tell(RowsJob *job, Protocol protocol, int folds, bool whol
 static Status fit_and_tell_all(RowsJob *job) {
     const Options *o = job->options;
     TRY(check_free(job));
-    if (!holds_out(o)) TRY(fit_and_tell(job, K_FOLDS, USUAL_FOLDS, false));
-    return fit_and_tell(job, protocol_of(o), o->folds, true);
+    bool both = !holds_out(o);
+    if (both) TRY(fit_and_tell(job, K_FOLDS, USUAL_FOLDS, true, false));
+    return fit_and_tell(job, protocol_of(o), o->folds, !both, true);
 }
 
 Status plan_calibration(const Options *options) {
     RowsJob job = {.options = options};
-    if (!options->stack)
+    if (!options->stack && !options->machine)
         return fail(ERR_USAGE, "--calibrate fits the free constants of a stack: --stack NAME or FILE.yaml is "
-                               "required");
+                               "required, or --machine NAME, whose stack is taken");
     if (options->output && !ends_in(options->output, ".yaml"))
         return fail(ERR_USAGE, "--output %s: the name of a stack's file ends in .yaml", options->output);
     if (options->output && file_exists(options->output))

@@ -1,5 +1,6 @@
 // The parts of the verb plan: the job that its options describe, and predictions of measured rows.
 #pragma once
+#include "calibrate/rows.h"
 #include "cli/cli.h"
 #include "report/plan_report.h"
 
@@ -26,6 +27,10 @@ Status plan_html(PlanCache *cache, const PlanJob *job, const PlanReport *report)
 
 // --rows and --calibrate. They take no model: the rows say what was run.
 Status plan_on_rows(const Options *options);
+// Returns whether a file is of a run: FILE.jsonl of --metrics, or a log of Megatron-LM, FILE.log or FILE.txt.
+bool plan_names_run(const char *path);
+// Adds its row, on the machine of --machine.   ERR_USAGE without one; ERR_NO_INPUT, ERR_DATA, ERR_CONFIG
+Status plan_add_run(PlanRows *rows, const Options *options, const char *path);
 Status plan_calibration(const Options *options);
 
 // Open the machine and the stack that the options name. Messages begin with the option. Without --stack, the stack is
