@@ -84,6 +84,8 @@ static inline bool fixture_ends(const char *name, const char *end) {
 }
 
 static inline int64_t fixture_columns(const ModelShape *s, const char *name) {
+    if (fixture_ends(name, "shared_experts.linear_fc2.weight")) return s->shared_ffn;
+    if (fixture_ends(name, "experts.linear_fc2.weight")) return s->expert_ffn;
     if (fixture_ends(name, "fc2.weight")) return s->ffn;
     if (fixture_ends(name, "q_up_proj.weight")) return s->q_rank;
     if (fixture_ends(name, "kv_up_proj.weight")) return s->kv_rank;
