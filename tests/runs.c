@@ -275,22 +275,22 @@ static bool is_tied(const Params *params, const Param *p) {
 static void checksum(Engine *engine, Comm *world, double out[4]) {
     const Context *c = engine_context(engine);
     const Params *params = engine_params(engine);
-    uint64_t counted = 0, all = 0, whole = 0, tied = 0;
+    uint64_t counted = 0, all = 0, experts = 0, whole = 0, tied = 0;
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
         if (p->chunk < 0) continue;
-        bool sliced = p->spec.cut.dim >= 0;
         unit_acquire(c, p->unit, -1);
         uint64_t hash = param_hash(p, c);
         unit_release(c, p->unit);
-        all += hash;
-        if (!sliced) whole += hash;
+        const ReductionInfo *info = &placement_reductions[p->place.reduction];
+        bool of_experts = p->spec.experts > 0;
+        *(of_experts ? &experts : &all) += hash;
+        if (placement_is_replicated(&p->place, ROLE_TENSOR)) whole += hash;
         if (context_group(c, ROLE_ENDS) && is_tied(params, p)) tied += hash;
-        if (!p->spec.tied_to && context_rank(c, ROLE_REPLICAS) == 0 &&
-            (sliced || context_rank(c, ROLE_TENSOR) == 0))
-            counted += hash;
+        if (!p->spec.tied_to && context_rank(c, info->replicas) == 0 && p->place.first) counted += hash;
     }
     expect_alike(context_group(c, ROLE_REPLICAS), all, "parameters");
+    expect_alike(context_group(c, ROLE_EXPERT_REPLICAS), experts, "parameters of experts");
     expect_alike(context_group(c, ROLE_TENSOR), whole, "parameters that are not cut");
     if (context_group(c, ROLE_ENDS)) expect_alike(context_group(c, ROLE_ENDS), tied, "tied copies");
     split_sum(counted, out);

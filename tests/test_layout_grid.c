@@ -182,20 +182,25 @@ static void names_show_what_they_must(void) {
     EXPECT(!strcmp(place_name(grid, grid_place(grid, 6)).text, "tp0 cp1 dp1 pp0"), "another name");
 }
 
-static void axes_without_layers_are_refused(void) {
+static void ranks_that_experts_do_not_divide_are_refused(void) {
     static const struct {
-        Axis axis;
-        const char *message;
+        int t, d, etp, ep;
+        const char *message; // NULL: it fits
     } cases[] = {
-        {AXIS_EP, "--expert-model-parallel-size 2"},
-        {AXIS_ETP, "--expert-tensor-parallel-size 2"},
-    };
-    EXPECT_OK(grid_check((Grid)GRID(4, 2, 3)));
+        {4, 2, 0, 1, NULL},
+        {2, 2, 1, 4, NULL},
+        {1, 4, 4, 1, NULL},
+        {2, 2, 0, 4, "--expert-model-parallel-size 4 times 2 ranks of each expert does not divide the 4"},
+        {1, 6, 0, 4, "use 3"},
+        {2, 2, 3, 1,
+         "--expert-tensor-parallel-size 3 does not divide the 4 ranks of a pipeline stage: use 2"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Grid grid = GRID(2, 2, 2);
-        grid.size[cases[i].axis] = 2;
-        EXPECT(grid_check(grid) == ERR_CONFIG && strstr(fail_message(), cases[i].message), "%zu: %s", i,
-               fail_message());
+        Grid grid = GRID(cases[i].t, cases[i].d, 3);
+        grid.size[AXIS_ETP] = cases[i].etp, grid.size[AXIS_EP] = cases[i].ep;
+        Status status = grid_check(grid);
+        EXPECT((status == OK) == !cases[i].message, "case %zu: %d", i, (int)status);
+        EXPECT(status == OK || !cases[i].message || strstr(fail_message(), cases[i].message), "case %zu: %s",
+               i, fail_message());
     }
 }
 
@@ -457,7 +462,7 @@ int main(int argc, char **argv) {
         {"groups of context and experts are those of Megatron-LM",
          groups_of_context_and_experts_are_those_of_megatron},
         {"names show what they must", names_show_what_they_must},
-        {"axes without layers are refused", axes_without_layers_are_refused},
+        {"ranks that experts do not divide are refused", ranks_that_experts_do_not_divide_are_refused},
         {"layers are dealt once, in stage order", layers_are_dealt_once_in_stage_order},
         {"layers are placed as in Megatron-LM", layers_are_placed_as_in_megatron},
         {"ends may be uneven", ends_may_be_uneven},

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define X(axis, name, views, named, option) {name, views, named, option},
+#define X(axis, name, views, named) {name, views, named},
 const AxisInfo topology_axes[NUM_AXES] = {TOPOLOGY_AXES(X)};
 #undef X
 
@@ -86,12 +86,20 @@ int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks) {
 }
 
 Status grid_check(Grid grid) {
-    for (Axis axis = 0; axis < NUM_AXES; axis++)
-        if (topology_axes[axis].option && grid.size[axis] > 1)
-            return fail(ERR_CONFIG,
-                        "--%s %d: the layers of this program do not know this axis yet; it must be 1",
-                        topology_axes[axis].option, grid.size[axis]);
-    return OK;
+    int etp = grid_along(grid, AXIS_ETP), ep = grid_along(grid, AXIS_EP), pp = grid_along(grid, AXIS_PP);
+    int ranks = grid_size(grid) / pp, fits = ep;
+    if (ranks % (etp * ep) == 0) return OK;
+    if (ranks % etp)
+        return fail(
+            ERR_CONFIG,
+            "--expert-tensor-parallel-size %d does not divide the %d ranks of a pipeline stage: use %d", etp,
+            ranks, grid_along(grid, AXIS_TP));
+    while (ranks % (etp * fits)) fits--;
+    return fail(
+        ERR_CONFIG,
+        "--expert-model-parallel-size %d times %d ranks of each expert does not divide the %d ranks of a "
+        "pipeline stage: use %d",
+        ep, etp, ranks, fits);
 }
 
 PlaceName place_name(Grid grid, Place place) {

@@ -11,19 +11,17 @@
 typedef enum { VIEW_DENSE = 1, VIEW_EXPERTS = 2 } View;
 
 // In rank order. Named axes appear in every message and file, the others only where they are larger than 1.
-// `option` sets an axis that the layers do not know yet; NULL: they know it.
-//  axis, name, views, named, option
+//  axis, name, views, named
 #define TOPOLOGY_AXES(X)                                                                                     \
-    X(TP, "tp", VIEW_DENSE, true, NULL) /* cuts tensors */                                                   \
-    X(ETP, "etp", VIEW_EXPERTS, false,                                                                       \
-      "expert-tensor-parallel-size")     /* cuts the tensors of experts; 0 counts as tp */                   \
-    X(CP, "cp", VIEW_DENSE, false, NULL) /* cuts sequences */                                                \
-    X(EP, "ep", VIEW_EXPERTS, false, "expert-model-parallel-size") /* distributes experts */                 \
-    X(DP, "dp", VIEW_DENSE, true, NULL)                            /* distributes samples */                 \
-    X(EDP, "edp", VIEW_EXPERTS, false, NULL)           /* replicates experts: the ranks that remain */       \
-    X(PP, "pp", VIEW_DENSE | VIEW_EXPERTS, true, NULL) /* distributes layers */
+    X(TP, "tp", VIEW_DENSE, true)                /* cuts tensors */                                          \
+    X(ETP, "etp", VIEW_EXPERTS, false)           /* cuts the tensors of experts; 0 counts as tp */           \
+    X(CP, "cp", VIEW_DENSE, false)               /* cuts sequences */                                        \
+    X(EP, "ep", VIEW_EXPERTS, false)             /* distributes experts */                                   \
+    X(DP, "dp", VIEW_DENSE, true)                /* distributes samples */                                   \
+    X(EDP, "edp", VIEW_EXPERTS, false)           /* replicates experts: the ranks that remain */             \
+    X(PP, "pp", VIEW_DENSE | VIEW_EXPERTS, true) /* distributes layers */
 
-#define X(axis, name, views, named, option) AXIS_##axis,
+#define X(axis, name, views, named) AXIS_##axis,
 typedef enum { TOPOLOGY_AXES(X) NUM_AXES } Axis;
 #undef X
 
@@ -31,7 +29,6 @@ typedef struct {
     const char *name;
     unsigned views;
     bool named;
-    const char *option; // sets it, but the layers do not know the axis yet; NULL: they do
 } AxisInfo;
 
 extern const AxisInfo topology_axes[NUM_AXES];
@@ -56,7 +53,7 @@ int grid_along(Grid grid, Axis axis); // the number of ranks along an axis, at l
 int grid_size(Grid grid);             // the number of all ranks
 Place grid_place(Grid grid, int rank);
 int grid_rank(Grid grid, Place place); // reads the dense coordinates alone
-// Refuses a grid that is larger than 1 along an axis that the layers do not know.   ERR_CONFIG names the option.
+// Refuses a grid whose ranks do not divide into those of experts.   ERR_CONFIG says what would.
 Status grid_check(Grid grid);
 
 typedef struct {

@@ -108,7 +108,6 @@ Status gpt_create(Gpt **out, const ModelShape *shape, LayerSplit split, Context 
     Gpt *gpt = *out = calloc(1, sizeof *gpt);
     if (!gpt) return fail(ERR_OS, "no memory for the model");
     *gpt = (Gpt){.shape = *shape, .context = context, .params = params, .num_chunks = schedule->num_chunks};
-    TRY(grid_check(context->groups.topology.grid));
     params->adapters_only = shape->lora_rank > 0;
     lay_out_records(gpt);
     gpt->layers = calloc((size_t)shape->layers, sizeof *gpt->layers);

@@ -1,11 +1,12 @@
 // Moves rows of tokens to the ranks of their experts and back, in rounds of one all-to-all each.
 #include "nn/dispatch.h"
+#include <string.h>
 
 // ---- sizes ------------------------------------------------------------------------------------------------
 
 Dispatch dispatch_of(const Context *c, int experts, int64_t pairs, int64_t slot, bool apart) {
     int ranks = context_ranks(c, ROLE_EXPERT);
-    CHECK(experts <= MOST_EXPERTS && experts % ranks == 0, "%d experts over %d ranks", experts, ranks);
+    CHECK(experts <= MAX_EXPERTS && experts % ranks == 0, "%d experts over %d ranks", experts, ranks);
     int64_t enough = (pairs * 5 / 4 + ranks - 1) / ranks;
     if (!slot) slot = enough;
     if (apart || slot > pairs) slot = pairs;
@@ -64,13 +65,14 @@ DispatchStretch dispatch_stretch(const Dispatch *d, const DispatchPlan *plan, in
 
 // ---- what the ranks have for each other -------------------------------------------------------------------
 
+// At least one: a round tells every rank that it has nothing to do.
 static int rounds_for(const Dispatch *d, const DispatchPlan *plan) {
-    int64_t most = 0;
+    int64_t most = 1;
     for (int to = 0; to < d->ranks; to++) {
         int64_t pairs = sum_of(plan->mine + to * d->here, d->here);
         most = pairs > most ? pairs : most;
     }
-    return d->slot ? (int)((most + d->slot - 1) / d->slot) : 0;
+    return (int)((most + d->slot - 1) / d->slot);
 }
 
 static void balance(const Dispatch *d, int64_t pairs, DispatchPlan *plan) {
@@ -82,16 +84,22 @@ static void balance(const Dispatch *d, int64_t pairs, DispatchPlan *plan) {
 void dispatch_plan(Context *c, const Dispatch *d, Tensor counts, int64_t pairs, DispatchPlan *plan) {
     Comm *group = context_group(c, ROLE_EXPERT);
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor come = tensor_take(c->scratch, "pairs of each rank", 1, d->experts, I32);
-    comm_all_to_all(group, c->stream, counts, come);
+    Tensor come = {0};
+    if (d->ranks > 1) {
+        come = tensor_take(c->scratch, "pairs of each rank", 1, d->experts, I32);
+        comm_all_to_all(group, c->stream, counts, come);
+    }
     if (device_computes(c->device)) {
         device_download(c->device, c->stream, plan->mine, counts);
-        device_download(c->device, c->stream, plan->come, come);
+        if (d->ranks > 1)
+            device_download(c->device, c->stream, plan->come, come);
+        else
+            memcpy(plan->come, plan->mine, sizeof plan->come);
     } else {
         balance(d, pairs, plan);
     }
     double rounds = rounds_for(d, plan);
-    comm_all_reduce_host(group, &rounds, 1, REDUCE_MAX);
+    if (d->ranks > 1) comm_all_reduce_host(group, &rounds, 1, REDUCE_MAX);
     plan->rounds = (int)rounds;
     arena_release(c->scratch, mark);
 }

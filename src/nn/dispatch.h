@@ -9,9 +9,8 @@
 // is (source rank, expert, pair): then an expert's products are of the tokens of one rank at a time, as that rank would
 // compute them itself.
 #pragma once
+#include "config/defaults.h"
 #include "nn/stage.h"
-
-enum { MOST_EXPERTS = 1024 }; // of a layer
 
 typedef struct {
     int experts, here; // of a layer; of them this rank's
@@ -23,8 +22,8 @@ typedef struct {
 // What the ranks have for each other in one microbatch.
 typedef struct {
     int rounds;
-    int32_t mine[MOST_EXPERTS]; // this rank's pairs of each expert
-    int32_t come[MOST_EXPERTS]; // [ranks][here] each rank's pairs of each of this rank's experts
+    int32_t mine[MAX_EXPERTS]; // this rank's pairs of each expert
+    int32_t come[MAX_EXPERTS]; // [ranks][here] each rank's pairs of each of this rank's experts
 } DispatchPlan;
 
 // For layers of `experts` experts and at most `pairs` pairs of a rank. `slot` 0: enough for one round where the largest
@@ -48,8 +47,7 @@ DispatchStretch dispatch_stretch(const Dispatch *dispatch, const DispatchPlan *p
 
 // Send the sorted rows of a round to their experts: `sorted` [pairs, C] -> `rows` [dispatch_rows, C]; rows behind those
 // of the last expert stay as they are. And back: every sorted row of the round gets what its expert's rank has in its
-// place.   Scratch memory: twice `rows`, or once where the sources are apart.   Collective over the ranks of
-// ROLE_EXPERT.
+// place.   Scratch memory: twice `rows`, or once where sources are apart.   Collective over the ranks of ROLE_EXPERT.
 void dispatch_send(Context *context, const Dispatch *dispatch, const DispatchPlan *plan, int round,
                    Tensor sorted, Tensor rows);
 void dispatch_return(Context *context, const Dispatch *dispatch, const DispatchPlan *plan, int round,

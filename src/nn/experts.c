@@ -2,20 +2,20 @@
 //
 // A rank routes its own rows. Where a tensor rank has a part of every expert, it then has the rows of all of them.
 // Pairs of a token and an expert are sorted by expert, so that an expert's rows follow each other, and each expert's
-// products are those of a range of rows. What the experts made of a token is added up in the order of its choices. How
-// many rows an expert gets is known on the host alone where the device computes; memory depends on the number of pairs.
-#include "nn/activation.h"
+// products are those of a range of rows, on this rank or on another one (nn/expert_rounds.h). What the experts made of
+// a token is added up in the order of its choices. How many rows an expert gets is known on the host alone where the
+// device computes; memory depends on the number of pairs.
 #include "nn/branch.h"
 #include "nn/declare.h"
+#include "nn/expert_rounds.h"
 #include <math.h>
 #include <string.h>
 
 typedef struct {
-    Branch branch; // without linear layers
-    Param *router; // [E, H]
-    Param *fc1;    // [E * 2f, H], with a gate
-    Param *fc2;    // [E * H, f]
-    int experts;   // E
+    Branch branch;         // without linear layers
+    Param *router;         // [E, H]
+    ExpertWeights weights; // without the number of this rank's experts
+    int experts;           // E
     RouterRules rules;
     MlpActivation activation;
     Linear shared_in, shared_out; // without weights: there are no shared experts
@@ -27,10 +27,8 @@ typedef struct {
     Tensor logits, weights, experts; // F32 [T', E], F32 and I32 [T', k]
     Tensor all_weights;              // F32 [T, k]: the weights of all T rows
     Tensor positions, order;         // I32 [T, k], [1, n]
-    Tensor inner, core, out; // of pairs, by expert: [n, 2f], [n, f], [n, H]; gradients take the place of the
-                             // first and the last
+    ExpertsKept kept;
     Tensor shared_inner, shared_core; //
-    int32_t counts[MAX_EXPERTS];      // pairs of each expert
 } ExpertsStash;
 
 // ---- declaration ------------------------------------------------------------------------------------------
@@ -87,9 +85,10 @@ static void declare(const Builder *b, int layer, void *self) {
     m->activation = activation_of(s);
     m->router = declare_router(b, layer);
     Cut rows = {.dim = 0, .blocks = model_is_gated(s) ? 2 : 1}, cols = {.dim = 1};
-    m->fc1 = declare_weights(b, layer, "mlp.experts.linear_fc1", activation_inputs(s, s->expert_ffn),
-                             s->hidden, s->init_std, rows);
-    m->fc2 =
+    m->weights.activation = m->activation;
+    m->weights.fc1 = declare_weights(b, layer, "mlp.experts.linear_fc1", activation_inputs(s, s->expert_ffn),
+                                     s->hidden, s->init_std, rows);
+    m->weights.fc2 =
         declare_weights(b, layer, "mlp.experts.linear_fc2", s->hidden, s->expert_ffn, output_stddev(s), cols);
     if (s->shared_ffn) declare_shared(b, layer, m);
 }
@@ -113,64 +112,29 @@ static int64_t all_rows(const Context *c, int64_t rows) {
     return is_shared(c) && c->mode.sequence_parallel ? rows * context_ranks(c, ROLE_TENSOR) : rows;
 }
 
-// ---- products of ranges of rows -----------------------------------------------------------------------------
+// ---- rows by expert -----------------------------------------------------------------------------------------
 
-static Tensor matrix_of(Tensor all, int e, int experts) {
-    int64_t rows = all.rows / experts;
-    return tensor_rows(all, e * rows, rows);
+// Of so many pairs of this rank.
+static Dispatch dispatch_for(const Context *c, const Experts *m, int64_t pairs) {
+    return dispatch_of(c, m->experts, pairs, c->mode.dispatch_slot, c->mode.experts_apart);
 }
 
-// The rows of all experts together, those of dropped pairs not included.
-static int64_t used_rows(const SublayerArgs *a) {
-    const Experts *m = a->self;
+static Dispatch dispatch_in(const SublayerArgs *a) {
     const ExpertsStash *s = a->stash;
-    int64_t sum = 0;
-    for (int e = 0; e < m->experts; e++) sum += s->counts[e];
-    return sum;
+    return dispatch_for(a->context, a->self, s->order.cols);
 }
 
-// y = x W^T with `transpose`, else x W, of each expert's rows.
-static void row_products(const SublayerArgs *a, Tensor x, const Param *w, bool transpose, Tensor y) {
-    Context *c = a->context;
+static ExpertWeights weights_here(const SublayerArgs *a) {
     const Experts *m = a->self;
-    const ExpertsStash *s = a->stash;
-    Matmul most = {.a = x, .b = matrix_of(w->value, 0, m->experts), .d = y, .transpose_b = transpose};
-    matmul_reserve(c->device, c->stream, most);
-    for (int64_t e = 0, at = 0; e < m->experts; at += s->counts[e++]) {
-        if (!s->counts[e]) continue;
-        matmul(c->device, c->stream,
-               (Matmul){.a = tensor_rows(x, at, s->counts[e]),
-                        .b = matrix_of(w->value, (int)e, m->experts),
-                        .d = tensor_rows(y, at, s->counts[e]),
-                        .transpose_b = transpose});
-    }
+    ExpertWeights weights = m->weights;
+    weights.experts = m->experts / context_ranks(a->context, ROLE_EXPERT);
+    return weights;
 }
 
-// dW += dy^T x of each expert's rows.
-static void weight_products(const SublayerArgs *a, Tensor dy, Tensor x, Param *w) {
-    Context *c = a->context;
-    const Experts *m = a->self;
+static Tensor used_rows(const SublayerArgs *a, Tensor rows) {
     const ExpertsStash *s = a->stash;
-    if (w->frozen) return;
-    GradSum sum = param_grad_sum(w, c->device, c->place);
-    matmul_reserve(c->device, c->stream,
-                   (Matmul){.a = dy,
-                            .b = x,
-                            .d = matrix_of(sum.sum, 0, m->experts),
-                            .transpose_a = true,
-                            .accumulate = sum.adds});
-    for (int64_t e = 0, at = 0; e < m->experts; at += s->counts[e++]) {
-        Tensor own = matrix_of(sum.sum, (int)e, m->experts);
-        if (s->counts[e])
-            matmul(c->device, c->stream,
-                   (Matmul){.a = tensor_rows(dy, at, s->counts[e]),
-                            .b = tensor_rows(x, at, s->counts[e]),
-                            .d = own,
-                            .transpose_a = true,
-                            .accumulate = sum.adds});
-        else if (!sum.adds)
-            device_zero(c->device, c->stream, own);
-    }
+    Dispatch d = dispatch_in(a);
+    return tensor_rows(rows, 0, experts_pairs(&d, &s->kept));
 }
 
 // ---- forward ------------------------------------------------------------------------------------------------
@@ -178,21 +142,22 @@ static void weight_products(const SublayerArgs *a, Tensor dy, Tensor x, Param *w
 // Takes all that the stash keeps: its arena may be that of scratch memory, which is given back to an earlier place when
 // the layer's work is done.
 static void take_stash(const SublayerArgs *a, Tensor x) {
+    Context *c = a->context;
     const Experts *m = a->self;
     ExpertsStash *s = a->stash;
-    int64_t k = m->rules.topk, rows = all_rows(a->context, x.rows), pairs = rows * k;
+    int64_t k = m->rules.topk, rows = all_rows(c, x.rows),
+            tokens = a->microbatch->sequence * a->microbatch->samples;
     s->logits = tensor_take(a->arena, "router logits", x.rows, m->experts, F32);
-    s->weights = s->all_weights = tensor_take(a->arena, "expert weights", x.rows, k, F32);
+    s->weights = tensor_take(a->arena, "expert weights", x.rows, k, F32);
     s->experts = tensor_take(a->arena, "experts of tokens", x.rows, k, I32);
-    if (rows > x.rows) s->all_weights = tensor_take(a->arena, "expert weights of all rows", rows, k, F32);
+    s->all_weights = s->weights;
+    if (rows != x.rows) s->all_weights = tensor_take(a->arena, "weights of all rows", rows, k, F32);
     s->positions = tensor_take(a->arena, "places of pairs", rows, k, I32);
-    s->order = tensor_take(a->arena, "pairs by expert", 1, pairs, I32);
-    s->inner =
-        tensor_take(a->arena, "fc1 output of experts", pairs, m->fc1->value.rows / m->experts, x.dtype);
-    s->core = tensor_take(a->arena, "activation output of experts", pairs, m->fc2->value.cols, x.dtype);
-    s->out = tensor_take(a->arena, "output of experts", pairs, x.cols, x.dtype);
+    s->order = tensor_take(a->arena, "pairs by expert", 1, rows * k, I32);
+    Dispatch d = dispatch_in(a);
+    ExpertWeights weights = weights_here(a);
+    experts_take(c, &weights, &d, &s->kept, a->arena, rows * k, x.cols);
     if (!m->shared_in.weight) return;
-    int64_t tokens = a->microbatch->sequence * a->microbatch->samples;
     s->shared_inner = tensor_take(a->arena, "fc1 output of shared experts", tokens,
                                   m->shared_in.weight->value.rows, x.dtype);
     s->shared_core = tensor_take(a->arena, "activation output of shared experts", tokens,
@@ -208,10 +173,11 @@ static void route(const SublayerArgs *a, Tensor x) {
     router_forward(c->device, c->stream,
                    (RouterForward){
                        .logits = s->logits, .weights = s->weights, .experts = s->experts, .rules = m->rules});
-    if (s->all_weights.data != s->weights.data) tp_all_gather(c, s->weights, s->all_weights);
+    if (s->all_weights.data != s->weights.data || s->all_weights.rows != s->weights.rows)
+        tp_all_gather(c, s->weights, s->all_weights);
 }
 
-// Sorts the pairs and learns how many rows each expert has. Without a device that computes they all have as many.
+// Sorts the pairs, and learns how many each expert has.
 static void sort(const SublayerArgs *a) {
     Context *c = a->context;
     const Experts *m = a->self;
@@ -219,46 +185,33 @@ static void sort(const SublayerArgs *a) {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor experts = gather(c, s->experts),
            counts = tensor_take(c->scratch, "rows of experts", 1, m->experts, I32);
-    int64_t pairs = tensor_count(experts);
+    Dispatch d = dispatch_in(a);
     sort_pairs(
         c->device, c->stream,
         (SortPairs){.experts = experts, .order = s->order, .positions = s->positions, .counts = counts});
-    if (device_computes(c->device))
-        device_download(c->device, c->stream, s->counts, counts);
-    else
-        for (int64_t e = 0; e < m->experts; e++)
-            s->counts[e] = (int32_t)((e + 1) * pairs / m->experts - e * pairs / m->experts);
+    experts_plan(c, &d, counts, tensor_count(experts), &s->kept);
     arena_release(c->scratch, mark);
 }
 
-// The rows of x that the experts read, by expert.
-static Tensor sorted_rows(const SublayerArgs *a, Tensor x) {
+// The rows of x that the experts read, by expert; without `needed` memory alone.
+static Tensor sorted_rows(const SublayerArgs *a, Tensor x, bool needed) {
     Context *c = a->context;
     const Experts *m = a->self;
     const ExpertsStash *s = a->stash;
-    Tensor all = gather(c, x),
-           rows = tensor_take(c->scratch, "rows by expert", s->order.cols, x.cols, x.dtype);
-    gather_rows(c->device, c->stream,
-                (GatherRows){.x = all, .order = s->order, .y = rows, .divisor = m->rules.topk});
+    Tensor rows = tensor_take(c->scratch, "rows by expert", s->order.cols, x.cols, x.dtype);
+    ArenaMark mark = arena_mark(c->scratch);
+    if (needed)
+        gather_rows(c->device, c->stream,
+                    (GatherRows){.x = gather(c, x), .order = s->order, .y = rows, .divisor = m->rules.topk});
+    arena_release(c->scratch, mark);
     return rows;
-}
-
-static void experts_forward(const SublayerArgs *a, Tensor x) {
-    Context *c = a->context;
-    const Experts *m = a->self;
-    const ExpertsStash *s = a->stash;
-    int64_t rows = used_rows(a);
-    row_products(a, sorted_rows(a, x), m->fc1, true, s->inner);
-    activation_forward(c, &m->activation, tensor_rows(s->inner, 0, rows), (Tensor){0},
-                       tensor_rows(s->core, 0, rows));
-    row_products(a, s->core, m->fc2, true, s->out);
 }
 
 // Adds what the shared experts make of x.
 static void shared_forward(const SublayerArgs *a, Tensor x, Tensor out) {
     Context *c = a->context;
     const Experts *m = a->self;
-    const ExpertsStash *s = a->stash;
+    ExpertsStash *s = a->stash;
     Tensor own = tensor_take(c->scratch, "output of shared experts", out.rows, out.cols, out.dtype);
     column_linear_forward(c, &m->shared_in, NULL, x, s->shared_inner, false);
     activation_forward(c, &m->activation, s->shared_inner, (Tensor){0}, s->shared_core);
@@ -269,16 +222,18 @@ static void shared_forward(const SublayerArgs *a, Tensor x, Tensor out) {
 static void all_forward(const SublayerArgs *a, Tensor out) {
     Context *c = a->context;
     const Experts *m = a->self;
-    const ExpertsStash *s = a->stash;
+    ExpertsStash *s = a->stash;
     Tensor x = s->branch.norm.y;
     take_stash(a, x);
     ArenaMark mark = arena_mark(c->scratch);
     route(a, x);
     sort(a);
-    experts_forward(a, x);
+    Dispatch d = dispatch_in(a);
+    ExpertWeights weights = weights_here(a);
+    experts_forward(c, &weights, &d, &s->kept, sorted_rows(a, x, true));
     Tensor partial = reduce_begin(c, out);
     combine_rows(c->device, c->stream,
-                 (CombineRows){.x = tensor_rows(s->out, 0, used_rows(a)),
+                 (CombineRows){.x = used_rows(a, s->kept.out),
                                .positions = s->positions,
                                .weights = s->all_weights,
                                .y = partial});
@@ -294,7 +249,7 @@ static void combine_gradient(const SublayerArgs *a, Tensor dout, Tensor dweights
     Context *c = a->context;
     const ExpertsStash *s = a->stash;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor partial = reduce_begin(c, dweights), rows = tensor_rows(s->out, 0, used_rows(a));
+    Tensor partial = reduce_begin(c, dweights), rows = used_rows(a, s->kept.out);
     combine_backward(c->device, c->stream,
                      (CombineBackward){.dy = gather(c, dout),
                                        .x = rows,
@@ -306,24 +261,25 @@ static void combine_gradient(const SublayerArgs *a, Tensor dout, Tensor dweights
     arena_release(c->scratch, mark);
 }
 
-// The gradient of x through the experts; that of their first products takes the place of `inner`.
-static void experts_gradient(const SublayerArgs *a, Tensor dx) {
+// The gradient of x through the experts, and with `halves` those of their weights. dx absent: these alone.
+static void rows_gradient(const SublayerArgs *a, Halves halves, Tensor dx) {
     Context *c = a->context;
-    const Experts *m = a->self;
     const ExpertsStash *s = a->stash;
-    int64_t rows = used_rows(a);
+    Dispatch d = dispatch_in(a);
+    ExpertWeights weights = weights_here(a);
+    Tensor x = s->branch.norm.y, sorted = {0}, drows = {0}, out = s->kept.out;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dcore =
-        tensor_take(c->scratch, "gradient of activation output", s->core.rows, s->core.cols, dx.dtype);
-    row_products(a, s->out, m->fc2, false, dcore);
-    Tensor inner = tensor_rows(s->inner, 0, rows);
-    activation_backward(c, &m->activation, tensor_rows(dcore, 0, rows), inner, (Tensor){0}, inner);
-    Tensor drows = tensor_take(c->scratch, "gradient of rows by expert", s->out.rows, dx.cols, dx.dtype),
-           partial = reduce_begin(c, dx);
-    row_products(a, s->inner, m->fc1, false, drows);
-    combine_rows(c->device, c->stream,
-                 (CombineRows){.x = tensor_rows(drows, 0, rows), .positions = s->positions, .y = partial});
-    reduce_end(c, partial, dx);
+    if (d.ranks > 1 || halves & WEIGHT_HALF)
+        sorted = sorted_rows(a, x, experts_need_rows(&d, &s->kept, halves));
+    if (halves & INPUT_HALF)
+        drows = tensor_take(c->scratch, "gradient of rows by expert", out.rows, out.cols, out.dtype);
+    experts_backward(c, &weights, &d, &s->kept, halves, sorted, drows);
+    if (halves & INPUT_HALF) {
+        Tensor partial = reduce_begin(c, dx);
+        combine_rows(c->device, c->stream,
+                     (CombineRows){.x = used_rows(a, drows), .positions = s->positions, .y = partial});
+        reduce_end(c, partial, dx);
+    }
     arena_release(c->scratch, mark);
 }
 
@@ -380,18 +336,17 @@ static void all_backward(const SublayerArgs *a, Tensor dout, Tensor dx) {
     const Experts *m = a->self;
     const ExpertsStash *s = a->stash;
     ArenaMark mark = arena_mark(c->scratch);
+    // Where rows come from other ranks, both halves use what was sent once.
+    bool at_once = a->halves == BOTH_HALVES && dispatch_in(a).ranks > 1;
     if (a->halves & INPUT_HALF) {
         Tensor dweights =
             tensor_take(c->scratch, "gradient of expert weights", s->weights.rows, s->weights.cols, F32);
         combine_gradient(a, dout, dweights);
-        experts_gradient(a, dx);
+        rows_gradient(a, at_once ? BOTH_HALVES : INPUT_HALF, dx);
         router_gradient(a, dweights, dx);
     }
     if (m->shared_in.weight) shared_gradient(a, dout, dx);
-    if (a->halves & WEIGHT_HALF) {
-        weight_products(a, s->out, s->core, m->fc2);
-        weight_products(a, s->inner, sorted_rows(a, s->branch.norm.y), m->fc1);
-    }
+    if (a->halves & WEIGHT_HALF && !at_once) rows_gradient(a, WEIGHT_HALF, (Tensor){0});
     arena_release(c->scratch, mark);
 }
 

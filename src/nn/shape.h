@@ -124,6 +124,10 @@ typedef struct {
     int recompute_layers;
     bool distribute_saved; // each tp rank keeps T/t rows of those inputs
     bool whole_logits;     // the head makes the logits of all tokens at once, as other programs do
+    // Of layers with experts on several ranks (nn/dispatch.h): pairs from a rank to a rank in a round, 0: by their
+    // mean; and whether the rows of each rank's tokens stay apart, with gradients of their own (Params.sources).
+    int64_t dispatch_slot;
+    bool experts_apart;
 } ModelMode;
 
 float model_lora_scale(const ModelShape *shape); // of the adapters' outputs

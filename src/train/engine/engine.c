@@ -32,6 +32,9 @@ static Status open_model(Engine *e) {
     int stages[SCHEDULE_MAX_CHUNKS], v = e->spec.num_chunks;
     e->leaves = leaves_of(&c->groups.topology, e->spec.virtual_data);
     e->params.leaves = e->leaves.count;
+    // In a tree of leaves the tokens of each rank that sends rows to this one's experts have leaves of their own.
+    c->mode.experts_apart = e->leaves.tree && context_ranks(c, ROLE_EXPERT) > 1;
+    e->params.sources = c->mode.experts_apart ? context_ranks(c, ROLE_EXPERT) : 1;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
     e->params.sharding = context_ranks(c, ROLE_REPLICAS) > 1 ? e->spec.sharding : SHARD_NOTHING;
     if (e->spec.share_values) e->params.shared = &e->runtime.shared;
@@ -96,6 +99,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     bool measuring = !memory->total;
     e->spec = *spec;
     e->memory = *memory;
+    TRY(engine_check_experts(spec)); // the same on all ranks
     ScheduleSpec schedule = engine_schedule_spec(spec, spec->num_microbatches);
     TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
     Topology topology = schedule_topology(&e->schedule, spec->grid, comm_rank(world));

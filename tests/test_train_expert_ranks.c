@@ -1,0 +1,210 @@
+// Experts on several ranks. Forwards have the same bits wherever the experts are, on the reference device, and with
+// leaves all steps have, on any device; without them steps agree within rounding. Nothing else that changes a run, from
+// schedules to the number of rounds, changes a bit; and memory is what was predicted where all tokens go to one expert.
+#include "harness.h"
+#include "runs.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 4, GLOBAL_BATCH = 16, STEPS = 4 };
+
+typedef struct {
+    int t, d, p, etp, ep;
+    bool sequence_parallel;
+} Where;
+
+static Grid grid_of(const Where *at) {
+    Grid grid = GRID(at->t, at->d, at->p);
+    grid.size[AXIS_ETP] = at->etp, grid.size[AXIS_EP] = at->ep;
+    return grid;
+}
+
+static RunPlan plan_on(const Where *at, const char *device) {
+    RunPlan plan = {.spec = run_spec(grid_of(at), "1f1b", 1, LAYERS, GLOBAL_BATCH),
+                    .steps = STEPS,
+                    .lr = 3e-3,
+                    .transport = "threads",
+                    .finished = run_expect_predicted_memory};
+    run_make_model(&plan.spec, RUN_EXPERTS);
+    plan.spec.mode.sequence_parallel = at->sequence_parallel;
+    plan.spec.device = device;
+    return plan;
+}
+
+static const char *name_of(const Where *at) {
+    static _Thread_local char name[80];
+    snprintf(name, sizeof name, "t%d d%d p%d etp%d ep%d%s", at->t, at->d, at->p, at->etp, at->ep,
+             at->sequence_parallel ? " sequence parallel" : "");
+    return name;
+}
+
+static bool run_at(const Where *at, RunPlan plan, RunResult *result) {
+    return run_or_complain(&plan, name_of(at), result);
+}
+
+// ---- where experts are ------------------------------------------------------------------------------------
+
+// Of grids with the same tensors and data, those that follow the first of a row.
+static const Where places[][4] = {
+    {{1, 4, 1, 1, 1, false}, {1, 4, 1, 1, 2, false}, {1, 4, 1, 1, 4, false}},
+    {{2, 2, 1, 2, 1, false}, {2, 2, 1, 2, 2, false}},
+    {{2, 2, 1, 2, 1, true}, {2, 2, 1, 2, 2, true}},
+    {{2, 2, 1, 1, 1, true}, {2, 2, 1, 1, 2, true}, {2, 2, 1, 1, 4, true}},
+    {{1, 4, 2, 1, 1, false}, {1, 4, 2, 1, 4, false}},
+};
+enum { NUM_PLACES = sizeof places / sizeof *places };
+
+// Without a rate nothing is trained, so that every step is another forward of the same model.
+static void forwards_have_the_same_bits(void) {
+    for (int i = 0; i < NUM_PLACES; i += harness_short() ? 3 : 1) {
+        RunResult first, result;
+        for (int k = 0; k < 4 && places[i][k].t; k++) {
+            const Where *at = &places[i][k];
+            for (int slot = 0; slot < (k ? 2 : 1); slot++) {
+                RunPlan plan = plan_on(at, "reference");
+                plan.lr = 0;
+                plan.spec.mode.dispatch_slot = slot ? 3 : 0;
+                if (!run_at(at, plan, k ? &result : &first)) return;
+                for (int step = 0; step < STEPS && k; step++)
+                    EXPECT(result.loss[step] == first.loss[step], "%s, slot %d: loss %.9g, not %.9g",
+                           name_of(at), slot, (double)result.loss[step], (double)first.loss[step]);
+            }
+        }
+    }
+}
+
+static void expect_near(const RunResult *got, const RunResult *want, const Where *at, int slot) {
+    for (int step = 0; step < STEPS; step++)
+        EXPECT(fabs((double)got->loss[step] / (double)want->loss[step] - 1) < 1e-5 * (step + 1) &&
+                   fabs(got->norm[step] / want->norm[step] - 1) < 1e-4 * (step + 1),
+               "%s, slot %d, step %d: loss %.9g, not %.9g, norm %.9g, not %.9g", name_of(at), slot, step,
+               (double)got->loss[step], (double)want->loss[step], got->norm[step], want->norm[step]);
+}
+
+// Also in many rounds, whose rows the backward sends again.
+static void steps_agree(void) {
+    for (int i = 0; i < NUM_PLACES; i += harness_short() ? 3 : 1) {
+        RunResult first, result;
+        for (int k = 0; k < 4 && places[i][k].t; k++)
+            for (int slot = 0; slot < (k ? 2 : 1); slot++) {
+                RunPlan plan = plan_on(&places[i][k], "cpu");
+                plan.spec.mode.dispatch_slot = slot ? 3 : 0;
+                if (!run_at(&places[i][k], plan, k ? &result : &first)) return;
+                if (k) expect_near(&result, &first, &places[i][k], slot);
+            }
+    }
+}
+
+static void leaves_keep_all_bits(void) {
+    static const Where all[] = {{1, 1, 1, 1, 1, false}, {1, 2, 1, 1, 2, false}, {1, 4, 1, 1, 2, false},
+                                {1, 4, 1, 1, 4, false}, {1, 4, 1, 1, 1, false}, {1, 2, 2, 1, 2, false}};
+    RunResult first, result;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        RunPlan plan = plan_on(&all[i], "cpu");
+        plan.spec.virtual_data = 8;
+        plan.spec.sharding = i == 2 ? SHARD_OPTIMIZER : SHARD_NOTHING;
+        if (!run_at(&all[i], plan, i ? &result : &first)) return;
+        if (i) run_expect_same_bits(&first, &result, name_of(&all[i]));
+    }
+}
+
+// ---- what changes nothing ---------------------------------------------------------------------------------
+
+static void nothing_else_changes_a_bit(void) {
+    static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false};
+    for (int slot = 0; slot < 2; slot++) {
+        RunResult first, result;
+        for (int way = 0; way < 6; way++) {
+            RunPlan plan = plan_on(&at, "cpu");
+            plan.spec.mode.dispatch_slot = slot ? 5 : 0;
+            plan.spec.overlap_gradients = plan.spec.overlap_weights = way == 1;
+            if (way == 1) plan.spec.sharding = SHARD_OPTIMIZER;
+            if (way == 2) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+            if (way == 3) plan.check_comm = true;
+            if (way == 4) plan.spec.device = "check";
+            if (way == 5) plan.spec.sharding = SHARD_VALUES;
+            if (!run_at(&at, plan, way ? &result : &first)) return;
+            if (way) run_expect_same_bits(&first, &result, name_of(&at));
+        }
+        for (int way = 0; way < 3; way++) {
+            static const char *const schedules[] = {"1f1b", "zb-h1", "gpipe"};
+            RunPlan plan = plan_on(&two, "cpu");
+            plan.spec.mode.dispatch_slot = slot ? 5 : 0;
+            plan.spec.schedule = schedules[way];
+            if (!run_at(&two, plan, way ? &result : &first)) return;
+            if (way) run_expect_same_bits(&first, &result, schedules[way]);
+        }
+    }
+}
+
+// ---- the worst routing ------------------------------------------------------------------------------------
+
+// Equal logits: every token goes to the experts with the lowest numbers, which are on one rank.
+static void make_routers_equal(Engine *engine, void *self) {
+    const Context *c = engine_context(engine);
+    const Params *params = engine_params(engine);
+    (void)self;
+    for (int i = 0; i < params->count; i++)
+        if (params->items[i]->chunk >= 0 && strstr(params->items[i]->spec.name, "router"))
+            device_zero(c->device, c->stream, params->items[i]->value);
+}
+
+static void worst_routing_fits(void) {
+    static const Where all[] = {{1, 4, 1, 1, 2, false}, {1, 4, 1, 1, 4, false}, {2, 2, 1, 2, 2, true}};
+    for (size_t i = 0; i < 4 * sizeof all / sizeof *all; i++) {
+        const Where *at = &all[i / 4];
+        RunPlan plan = plan_on(at, i & 1 ? "check" : "cpu");
+        RunResult result;
+        plan.opened = make_routers_equal;
+        if (i & 2) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+        run_at(at, plan, &result);
+    }
+}
+
+// ---- what is refused --------------------------------------------------------------------------------------
+
+static void wrong_grids_are_refused(void) {
+    static const struct {
+        Where at;
+        int virtual_data;
+        bool audits;
+        const char *message;
+    } cases[] = {
+        {{1, 8, 1, 1, 8, false},
+         0,
+         false,
+         "4 experts do not divide over --expert-model-parallel-size 8: use 4"},
+        {{1, 4, 1, 1, 3, false}, 0, false, "does not divide the 4 ranks of a pipeline stage: use 2"},
+        {{2, 2, 1, 1, 2, false}, 0, false, "use 2, or add --sequence-parallel"},
+        {{1, 4, 1, 4, 1, false},
+         0,
+         false,
+         "--expert-tensor-parallel-size 4 with --tensor-model-parallel-size 1: use 1"},
+        {{2, 2, 1, 1, 2, true},
+         4,
+         false,
+         "--virtual-data-parallel needs --expert-tensor-parallel-size 2, not 1"},
+        {{1, 2, 1, 1, 2, false}, 0, true, "--audit-interval"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RunPlan plan = plan_on(&cases[i].at, "cpu");
+        RunResult result;
+        plan.spec.virtual_data = cases[i].virtual_data;
+        plan.spec.audits = cases[i].audits;
+        Status status = run_plan(&plan, &result);
+        EXPECT(status == ERR_CONFIG && strstr(fail_message(), cases[i].message), "case %zu: %s", i,
+               fail_message());
+    }
+}
+
+int main(int argc, char **argv) {
+    return harness_run((const Test[]){{"forwards_have_the_same_bits", forwards_have_the_same_bits},
+                                      {"steps_agree", steps_agree},
+                                      {"leaves_keep_all_bits", leaves_keep_all_bits},
+                                      {"nothing_else_changes_a_bit", nothing_else_changes_a_bit},
+                                      {"worst_routing_fits", worst_routing_fits},
+                                      {"wrong_grids_are_refused", wrong_grids_are_refused},
+                                      {0}},
+                       argc, argv);
+}
