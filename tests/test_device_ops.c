@@ -109,10 +109,13 @@ static void narrow_types_round_once(void) {
     }
 }
 
+// Where pairs are dropped, how many rows are left follows from numbers, which the null device does not have.
+static bool follows_numbers(const Case *c) { return c->run == run_pairs && c->n[4] > 0; }
+
 static void null_counts_like_cpu(void) {
     for (int i = 0; i < NUM_CASES * NUM_ELEMENTS; i++) {
-        if (is_left_out(i)) continue;
         const Case *c = &CASES[i / NUM_ELEMENTS];
+        if (is_left_out(i) || follows_numbers(c)) continue;
         DType element = ELEMENTS[i % NUM_ELEMENTS];
         Fixture null = fixture_open_as("null", 2, element, element),
                 cpu = fixture_open_as("cpu", 2, element, element);

@@ -228,7 +228,11 @@ int64_t adapter_width(const ModelShape *s, int targets) {
     return count * s->lora_rank;
 }
 
+// Layers with experts have no linear layers of an MLP.
 int64_t model_adapter_parameters(const ModelShape *s) {
+    const int mlp = LORA_FC1 | LORA_GATE | LORA_UP | LORA_FC2;
+    int mlps = 0;
+    for (int layer = 0; layer < s->layers; layer++) mlps += !model_layer_has_experts(s, layer);
     int64_t h = s->hidden, width = (int64_t)s->heads * s->head_size, f = s->ffn,
             output = (int64_t)s->heads * model_value_size(s), keys = (int64_t)model_groups(s) * s->head_size,
             inner = model_is_gated(s) ? 2 * f : f, sum = 0;
@@ -241,6 +245,7 @@ int64_t model_adapter_parameters(const ModelShape *s) {
                                              [LORA_NUMBER_GATE] = h + f,
                                              [LORA_NUMBER_UP] = h + f,
                                              [LORA_NUMBER_FC2] = f + h};
-    for (int i = 0; i < NUM_LORA_TARGETS; i++) sum += s->lora_targets >> i & 1 ? sizes[i] : 0;
+    for (int i = 0; i < NUM_LORA_TARGETS; i++)
+        if (s->lora_targets >> i & 1) sum += sizes[i] * (mlp >> i & 1 ? mlps : s->layers);
     return sum * s->lora_rank;
 }

@@ -177,7 +177,7 @@ ParamCount model_embedding_parameters(const ModelShape *shape, int table_rows);
 ParamCount model_head_parameters(const ModelShape *shape, int table_rows);
 // Returns the parameters of the model without padding and adapters; a tied table counts once.
 int64_t model_parameters(const ModelShape *shape);
-int64_t model_adapter_parameters(const ModelShape *shape); // of the adapters of one transformer layer
+int64_t model_adapter_parameters(const ModelShape *shape); // of the adapters of all transformer layers
 // Returns the model FLOPs of one iteration over `samples` sequences, without recomputation and with attention in full:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token
 // plus attention. V is `table_rows`, the rows of the word table. Windows take off the share of the causal scores that

@@ -66,8 +66,7 @@ double model_flops(const ModelShape *s, int table_rows, double samples) {
     if (!s->lora_rank) return samples * s->sequence * (3 * (layers + head));
     ModelShape products = *s;
     products.sequence = products.window = 0;
-    double weights = layers_flops(&products),
-           adapters = s->layers * (2.0 * (double)model_adapter_parameters(s));
+    double weights = layers_flops(&products), adapters = 2.0 * (double)model_adapter_parameters(s);
     return samples * s->sequence * (3 * (layers + adapters) - weights + 2 * head);
 }
 

@@ -61,7 +61,7 @@ static void print_adapters(const ModelShape *m) {
     lora_targets_print(m->lora_targets, &targets);
     printf("adapters: rank %d, times %.4g, on %s: %.2f M parameters are trained, the model stays as it is\n",
            m->lora_rank, (double)model_lora_scale(m), text_string(&targets),
-           (double)(m->layers * model_adapter_parameters(m)) / 1e6);
+           (double)model_adapter_parameters(m) / 1e6);
     text_free(&targets);
 }
 

@@ -175,5 +175,5 @@ static inline int64_t cpu_cached_floats(const AttentionCached *args) {
 }
 // The workspace of one thread for the pairs of an expert and a sample, in floats: a weight and a number for each.
 static inline int64_t cpu_drop_floats(const RouterDrop *args) {
-    return 2 * (args->experts.rows / args->samples);
+    return 2 * (tensor_count(args->experts) / args->samples);
 }

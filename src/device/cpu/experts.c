@@ -167,7 +167,7 @@ void CPU_NAME(cpu_router_backward)(const Exec *exec, const RouterBackward *p) {
 
 // ---- pairs ------------------------------------------------------------------------------------------------
 
-// Drops the pairs of an expert and a sample that are too many. `weights` and `pairs` have room for one a token.
+// Drops the pairs of an expert and a sample that are too many. `weights` and `pairs` have room for all pairs of a sample.
 static void drop_of(const RouterDrop *p, int64_t sample, int32_t expert, float *weights, int32_t *pairs) {
     int64_t k = p->experts.cols, count = 0;
     int32_t *kept = p->kept.data;
@@ -189,14 +189,14 @@ static void drop_of(const RouterDrop *p, int64_t sample, int32_t expert, float *
 }
 
 void CPU_NAME(cpu_router_drop)(const Exec *exec, const RouterDrop *p) {
-    int64_t tokens = p->experts.rows / p->samples, pairs = tensor_count(p->experts), used = 0;
+    int64_t pairs = tensor_count(p->experts), used = 0;
     const int32_t *experts = p->experts.data;
     memcpy(p->kept.data, experts, tensor_bytes(p->experts));
     for (int64_t i = 0; i < pairs; i++) used = experts[i] >= used ? experts[i] + 1 : used;
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t i = 0; i < p->samples * used; i++) {
         float *weights = (float *)exec->workspace + omp_get_thread_num() * cpu_drop_floats(p);
-        drop_of(p, i / used, (int32_t)(i % used), weights, (int32_t *)(weights + tokens));
+        drop_of(p, i / used, (int32_t)(i % used), weights, (int32_t *)(weights + pairs / p->samples));
     }
 }
 

@@ -281,7 +281,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .stash_limit = shape->schedule_stash_limit,
         .scatter_gather = o->scatter_gather_tensors_in_pipeline,
         .sharding = shape->sharding,
-        .share_values = o->share_parameters,
+        .share_values = o->share_parameters && shape->sharding == SHARD_VALUES,
         .virtual_data = shape->virtual_data,
         .overlap_gradients = o->overlap_grad_reduce,
         .overlap_weights = o->overlap_param_gather,
