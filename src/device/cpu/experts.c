@@ -167,7 +167,8 @@ void CPU_NAME(cpu_router_backward)(const Exec *exec, const RouterBackward *p) {
 
 // ---- pairs ------------------------------------------------------------------------------------------------
 
-// Drops the pairs of an expert and a sample that are too many. `weights` and `pairs` have room for all pairs of a sample.
+// Drops the pairs of an expert and a sample that are too many. `weights` and `pairs` have room for all pairs of a
+// sample.
 static void drop_of(const RouterDrop *p, int64_t sample, int32_t expert, float *weights, int32_t *pairs) {
     int64_t k = p->experts.cols, count = 0;
     int32_t *kept = p->kept.data;
