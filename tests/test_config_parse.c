@@ -233,9 +233,9 @@ static const struct {
     {FOR_MODELS, "--config c", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
     {FOR_MEMORY, "--dry-run", "an option of `trireme train`, not of `trireme memory`", ERR_USAGE},
     {FOR_MEMORY, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
-    {FOR_TRAIN, "--moe-router-topk 2 --num-experts 8",
-     "no experts; remove it (another model); likewise not supported: "
-     "--num-experts",
+    {FOR_TRAIN, "--moe-z-loss-coeff 2 --mtp-num-layers 8",
+     "lists; remove it; likewise not supported: "
+     "--mtp-num-layers",
      ERR_CONFIG},
     {FOR_TRAIN, "--config /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},
     {FOR_TRAIN, "--yaml-cfg /nowhere/run.yaml", "/nowhere/run.yaml", ERR_NO_INPUT},

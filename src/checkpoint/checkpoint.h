@@ -361,7 +361,7 @@ typedef struct {
     bool follows;       // where it is not given, it follows from the other rows
     bool is_training;   // only training uses it
 } ModelOption;
-enum { MAX_MODEL_OPTIONS = 96 };
+enum { MAX_MODEL_OPTIONS = 120 };
 // The options that make a model of this shape. Returns their number. They are the same options in the same order for
 // every model, so two models can be compared row by row.
 int model_options(const ModelShape *shape, ModelOption out[MAX_MODEL_OPTIONS]);

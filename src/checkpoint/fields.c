@@ -272,6 +272,21 @@ static Status check_adapters(const ModelShape *s, const char *what) {
     return fail(ERR_DATA, "%s: \"lora_targets\" or \"lora_alpha\" make no adapters of this model", what);
 }
 
+static Status check_experts(const ModelShape *s, const char *what) {
+    uint64_t all = s->experts_period ? ((uint64_t)1 << s->experts_period) - 1 : 0;
+    bool groups = !s->router_groups
+                      ? !s->router_open_groups
+                      : s->experts % s->router_groups == 0 && s->router_open_groups > 0 &&
+                            s->router_open_groups <= s->router_groups &&
+                            s->experts_topk <= s->router_open_groups * (s->experts / s->router_groups);
+    bool right = s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0 && groups &&
+                 !(s->experts_layers & ~all) && (!s->experts_period || s->experts_layers);
+    bool none =
+        !s->experts_topk && !s->expert_ffn && !s->shared_ffn && !s->experts_period && !s->router_groups;
+    if (s->experts ? right && s->no_linear_bias && !s->mlp_bias : none) return OK;
+    return fail(ERR_DATA, "%s: \"experts\" and what belongs to them make no layers of this model", what);
+}
+
 static Status check_latents(const ModelShape *s, const char *what) {
     bool rotary = s->position == POSITION_ROTARY && s->rotary_columns && s->rotary_columns < s->head_size,
          groups = s->groups && s->groups != s->heads;
@@ -291,5 +306,6 @@ Status shape_read(const Json *object, const char *what, ModelShape *s) {
                     s->sequence);
     TRY(check_adapters(s, what));
     TRY(check_latents(s, what));
+    TRY(check_experts(s, what));
     return s->position == POSITION_ROTARY ? check_rotation(s, what) : OK;
 }

@@ -148,6 +148,31 @@ static void add_latents(Rows *rows, const ModelShape *s) {
     add_size(rows, "v_head_dim", FIXED, latent, model_value_size(s));
 }
 
+static void add_experts(Rows *rows, const ModelShape *s) {
+    bool has = s->experts > 0;
+    Text layers = {0};
+    for (int i = 0; i < s->experts_period; i++)
+        text_add(&layers, "%s%d", i ? "," : "[", (int)(s->experts_layers >> i & 1));
+    text_add(&layers, s->experts_period ? "]" : has ? "1" : "");
+    add_size(rows, "num_experts", FIXED, has, s->experts);
+    add_row(rows, "moe_layer_freq", FIXED, "%s", text_string(&layers));
+    add_size(rows, "moe_ffn_hidden_size", FIXED, has, s->expert_ffn);
+    add_size(rows, "moe_shared_expert_intermediate_size", FIXED, s->shared_ffn > 0, s->shared_ffn);
+    add_size(rows, "moe_router_topk", FIXED, has, s->experts_topk);
+    add_row(rows, "moe_router_score_function", FIXED, "%s",
+            !has                ? ""
+            : s->router_sigmoid ? "sigmoid"
+                                : "softmax");
+    add_row(rows, "moe_router_pre_softmax", FIXED, "%s",
+            !has                    ? ""
+            : s->router_pre_softmax ? "true"
+                                    : "false");
+    add_real(rows, "moe_router_topk_scaling_factor", has, s->router_scale > 0 ? (double)s->router_scale : 1);
+    add_size(rows, "moe_router_num_groups", FIXED, s->router_groups > 0, s->router_groups);
+    add_size(rows, "moe_router_group_topk", FIXED, s->router_groups > 0, s->router_open_groups);
+    text_free(&layers);
+}
+
 static void add_rules(Rows *rows, const ModelShape *s) {
     static const char *const places[] = {
         [NORM_PRE] = "pre", [NORM_POST] = "post", [NORM_SANDWICH] = "sandwich"};
@@ -160,6 +185,7 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_row(rows, "kv_channels", FIXED | (usual_head || model_is_latent(s) ? FOLLOWS : 0), "%d",
             s->head_size);
     add_latents(rows, s);
+    add_experts(rows, s);
     add_flag(rows, "group_query_attention", grouped);
     add_size(rows, "num_query_groups", FIXED, grouped, model_groups(s));
     add_positions(rows, s);

@@ -107,6 +107,9 @@ typedef struct {
     int window; // keys that a query sees in layers that have a window, its own included; 0: no layer has one
     int window_period; // layer l has the window where bit l % window_period of window_layers is set; 0: all have it
     uint64_t window_layers;
+    int expert_width,
+        experts_period;      // columns of an expert; layer l has experts where bit l % experts_period of
+    uint64_t experts_layers; // experts_layers is set; 0: all have them
     int lora_targets;        // bits of config/lora.h: the linear layers with an adapter; 0: there are none
     bool sequence_parallel;  // --sequence-parallel, and t > 1
     Sharding sharding;       // over the replicas of parameters

@@ -19,6 +19,7 @@ extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run wit
 
 Rule
     resolve_latents; // rules_latent.c: the sizes of heads that are made of latents, and what is not with them
+Rule resolve_experts;        // rules_experts.c: which layers have experts, and how they are chosen
 Rule resolve_windows;        // rules_attention.c: which layers have a window, and how wide it is
 Rule check_context_parallel; // rules_context.c: how sequences are cut over ranks
 Rule resolve_lora;           // rules_lora.c: which linear layers have an adapter
@@ -30,6 +31,11 @@ Rule check_one_data_source;                // rules_data.c: a training run has d
 bool names_data(const Options *options);
 // Returns whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
 bool names_tokenizer_files(const Options *options);
+
+// Reads a list of layers, ones and zeros such as "([1]*5+[0])*2": after how many it repeats, and its bits. Fails with
+// ERR_CONFIG, which names the option.   rules_attention.c
+Status layer_pattern(const Options *options, const char *option, const char *text, int *period,
+                     uint64_t *layers);
 
 // ---- rules.c: what the rules share
 

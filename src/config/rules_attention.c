@@ -104,39 +104,38 @@ static int period_of(const Pattern *p) {
     }
 }
 
-static Status take_pattern(Options *o, const Pattern *p) {
-    int period = period_of(p);
-    if (period > MAX_WINDOW_PERIOD)
-        return fail(
-            ERR_CONFIG,
-            "--window-attn-skip-freq %s: the list does not repeat within %d layers, which is the longest "
-            "pattern",
-            o->window_attn_skip_freq, MAX_WINDOW_PERIOD);
-    o->shape.window_period = period;
-    for (int i = 0; i < period; i++) o->shape.window_layers |= (uint64_t)p->layers[i] << i;
-    if (period > 1) return OK;
-    o->shape.window_period = 0;
-    if (!o->shape.window_layers) o->shape.window = 0;
-    o->shape.window_layers = 0;
-    return OK;
-}
-
-static Status resolve_list(Options *o) {
-    Pattern p = {.at = o->window_attn_skip_freq, .room = o->num_layers};
+Status layer_pattern(const Options *o, const char *option, const char *text, int *period, uint64_t *layers) {
+    Pattern p = {.at = text, .room = o->num_layers};
     p.layers = malloc((size_t)p.room);
     if (!p.layers) return fail(ERR_OS, "no memory for a list of %d layers", p.room);
     bool good = read_terms(&p, 0) && (next_is(&p, ' '), !*p.at);
     Status status = OK;
-    if (good)
-        status = take_pattern(o, &p);
-    else
+    *layers = 0;
+    *period = good ? period_of(&p) : 0;
+    if (!good)
         status = fail(
             ERR_CONFIG,
-            "--window-attn-skip-freq '%s' is neither a number from 1 on nor a list of ones and zeros for at "
-            "most --num-layers %d: use such as 6, [1,1,0] or [1]*5+[0]",
-            o->window_attn_skip_freq, o->num_layers);
+            "%s '%s' is neither a number from 1 on nor a list of ones and zeros for at most --num-layers "
+            "%d: use such as 6, [1,1,0] or [1]*5+[0]",
+            option, text, o->num_layers);
+    else if (*period > MAX_WINDOW_PERIOD)
+        status =
+            fail(ERR_CONFIG, "%s %s: the list does not repeat within %d layers, which is the longest pattern",
+                 option, text, MAX_WINDOW_PERIOD);
+    for (int i = 0; status == OK && i < *period; i++) *layers |= (uint64_t)p.layers[i] << i;
     free(p.layers);
     return status;
+}
+
+static Status resolve_list(Options *o) {
+    RunShape *s = &o->shape;
+    TRY(layer_pattern(o, "--window-attn-skip-freq", o->window_attn_skip_freq, &s->window_period,
+                      &s->window_layers));
+    if (s->window_period > 1) return OK;
+    s->window_period = 0;
+    if (!s->window_layers) s->window = 0;
+    s->window_layers = 0;
+    return OK;
 }
 
 // Source: Megatron-LM, is_layer_window_attention: of layers counted from 1 every Nth has no window.

@@ -435,6 +435,7 @@ Rule *const model_rules[] = {resolve_latents,
                              check_rope_scaling,
                              check_norms,
                              resolve_windows,
+                             resolve_experts,
                              resolve_precision,
                              resolve_lora,
                              NULL};

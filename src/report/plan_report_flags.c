@@ -112,6 +112,25 @@ static void add_latents(Command *to, const ModelShape *m) {
         m->rotary_columns, model_value_size(m));
 }
 
+static void add_experts(Command *to, const ModelShape *m) {
+    put(to, "--num-experts %d --moe-router-topk %d --moe-ffn-hidden-size %d", m->experts, m->experts_topk,
+        m->expert_ffn);
+    if (m->shared_ffn) put(to, "--moe-shared-expert-intermediate-size %d", m->shared_ffn);
+    if (m->router_sigmoid) put(to, "--moe-router-score-function sigmoid");
+    if (m->router_pre_softmax) put(to, "--moe-router-pre-softmax");
+    if (m->router_scale > 0) put(to, "--moe-router-topk-scaling-factor %g", (double)m->router_scale);
+    if (m->router_groups)
+        put(to, "--moe-router-num-groups %d --moe-router-group-topk %d", m->router_groups,
+            m->router_open_groups);
+    if (!m->experts_period) return;
+    char list[2 * MAX_WINDOW_PERIOD + 2];
+    int size = 0;
+    for (int i = 0; i < m->experts_period; i++)
+        size += snprintf(list + size, sizeof list - (size_t)size, "%s%d", i ? "," : "[",
+                         (int)(m->experts_layers >> i & 1));
+    put(to, "--moe-layer-freq %s]", list);
+}
+
 static void add_model(Command *to, const ModelShape *m) {
     put(to, "--num-layers %d", m->layers);
     put(to, "--hidden-size %d", m->hidden);
@@ -120,6 +139,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->head_size * m->heads != m->hidden && !model_is_latent(m))
         put(to, "--kv-channels %d", m->head_size);
     if (model_is_latent(m)) add_latents(to, m);
+    if (m->experts) add_experts(to, m);
     if (model_groups(m) != m->heads)
         put(to, "--group-query-attention --num-query-groups %d", model_groups(m));
     put(to, "--seq-length %d", m->sequence);

@@ -327,7 +327,15 @@ Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family,
         int before = m->num_strips;
         for (int r = 0; r < NUM_ROWS; r++)
             if (is_row_of(&table[r], &maker, name.stem)) add_part(&maker, w, &name, &table[r]);
-        CHECK(m->num_strips > before, "no other format has a name for %s", m->weights[w].name);
+        if (m->num_strips == before) {
+            Status status =
+                fail(ERR_UNAVAILABLE,
+                     "no format of other programs that trireme writes has a name for %s: the model stays in "
+                     "trireme's checkpoints",
+                     m->weights[w].name);
+            mapping_destroy(m);
+            return status;
+        }
         add_zeros(&maker, &name);
     }
     add_tied_output(&maker);

@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(WARPS *WARP, LIMITED ? 2 : 3)
 }
 
 // Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dkv may be kv, in qkv: the
-// rows of keys and values that a block writes are its own, read before. At most 192 registers.
+// rows of keys and values that a block writes are its own, read before. At most 200 registers.
 __global__ void __launch_bounds__(WARPS *WARP, 2)
     attention_dkv_kernel(AttentionCall call, Elements qkv, Elements kv, Elements dout, AttentionRows rows,
                          Elements probabilities, Elements dkv) {

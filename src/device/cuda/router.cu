@@ -132,7 +132,7 @@ extern "C" void cuda_router_forward(const Exec *exec, const RouterForward *p) {
 // ---- sums -------------------------------------------------------------------------------------------------
 
 // A block takes a sample. Each of its warps adds up every WARPS-th token; then the warps are added in their order.
-// At most 64 registers.
+// At most 72 registers.
 __global__ void __launch_bounds__(WARPS *WARP)
     router_sums_kernel(const float *logits, float *counts, float *sums, int64_t rows, int samples, int n,
                        int k, bool sigmoid) {

@@ -98,6 +98,7 @@ static Rope rope_of(const Options *o) {
 }
 
 ModelShape options_model(const Options *o, int vocabulary) {
+    bool has_experts = o->num_experts != INT_UNSET;
     return (ModelShape){
 #define SIZE(TYPE, member, least, most, option, ...) .member = (SIZE_##TYPE)o->option,
 #include "nn/sizes.def"
@@ -105,6 +106,22 @@ ModelShape options_model(const Options *o, int vocabulary) {
         .kv_rank = o->multi_latent_attention ? o->kv_lora_rank : 0,
         .q_rank = o->multi_latent_attention && o->q_lora_rank != INT_UNSET ? o->q_lora_rank : 0,
         .value_size = o->multi_latent_attention ? o->v_head_dim : 0,
+        .experts = has_experts ? o->num_experts : 0,
+        .experts_topk = has_experts ? o->moe_router_topk : 0,
+        .expert_ffn = o->shape.expert_width,
+        .shared_ffn = has_experts && o->moe_shared_expert_intermediate_size != INT_UNSET
+                          ? o->moe_shared_expert_intermediate_size
+                          : 0,
+        .router_sigmoid = has_experts && !strcmp(o->moe_router_score_function, "sigmoid"),
+        .router_pre_softmax = has_experts && o->moe_router_pre_softmax,
+        .router_scale = has_experts && o->moe_router_topk_scaling_factor != 1
+                            ? (float)o->moe_router_topk_scaling_factor
+                            : 0,
+        .router_groups = has_experts && o->moe_router_num_groups != INT_UNSET ? o->moe_router_num_groups : 0,
+        .router_open_groups =
+            has_experts && o->moe_router_group_topk != INT_UNSET ? o->moe_router_group_topk : 0,
+        .experts_period = o->shape.experts_period,
+        .experts_layers = o->shape.experts_layers,
         .vocabulary = vocabulary,
         .activation = activation_of(o),
         .position = !strcmp(o->position_embedding_type, "rope")   ? POSITION_ROTARY
@@ -301,6 +318,10 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .preference = options_preference(o),
     };
     spec->grid.size[AXIS_CP] = shape->cp;
+    spec->grid.size[AXIS_EP] = o->expert_model_parallel_size;
+    spec->grid.size[AXIS_ETP] =
+        o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
+    spec->mode.dispatch_slot = o->moe_dispatch_rows == INT_UNSET ? 0 : o->moe_dispatch_rows;
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
     return split_layers(o, room, spec);
 }

@@ -1,0 +1,91 @@
+// Mixture of experts: which layers have experts, how many, and how a token's experts are chosen.
+#include "config/defaults.h"
+#include "config/rules.h"
+#include <stdlib.h>
+#include <string.h>
+
+static Status check_number(const Options *o) {
+    if (o->moe_router_topk > o->num_experts)
+        return fail(ERR_CONFIG, "--moe-router-topk %d is more than --num-experts %d: use %d or less",
+                    o->moe_router_topk, o->num_experts, o->num_experts);
+    if (o->moe_router_topk == 1 && !o->moe_router_pre_softmax &&
+        !strcmp(o->moe_router_score_function, "softmax"))
+        return fail(
+            ERR_CONFIG,
+            "--moe-router-topk 1 needs --moe-router-pre-softmax: the softmax over one chosen expert is 1, and "
+            "the router would learn nothing");
+    return OK;
+}
+
+static Status check_groups(const Options *o) {
+    int groups = o->moe_router_num_groups, open = o->moe_router_group_topk, experts = o->num_experts;
+    if (groups == INT_UNSET && open == INT_UNSET) return OK;
+    if (groups == INT_UNSET || open == INT_UNSET)
+        return fail(ERR_CONFIG, "%s needs %s",
+                    open == INT_UNSET ? "--moe-router-num-groups" : "--moe-router-group-topk",
+                    open == INT_UNSET ? "--moe-router-group-topk" : "--moe-router-num-groups");
+    if (experts % groups)
+        return fail(ERR_CONFIG,
+                    "--num-experts %d does not divide into --moe-router-num-groups %d equal groups", experts,
+                    groups);
+    if (open > groups)
+        return fail(ERR_CONFIG,
+                    "--moe-router-group-topk %d is more than --moe-router-num-groups %d: use %d or less",
+                    open, groups, groups);
+    if (o->moe_router_topk > open * (experts / groups))
+        return fail(
+            ERR_CONFIG,
+            "--moe-router-topk %d is more than the %d experts of --moe-router-group-topk %d groups: use %d groups",
+            o->moe_router_topk, open * (experts / groups), open,
+            (o->moe_router_topk + experts / groups - 1) / (experts / groups));
+    return OK;
+}
+
+// Source: Megatron-LM, moe_layer_freq: layer l has experts where l is a multiple of N.
+static Status resolve_layers(Options *o) {
+    RunShape *s = &o->shape;
+    const char *text = o->moe_layer_freq;
+    char *end;
+    long every = strtol(text, &end, 10);
+    bool number = end != text && !*end && every > 0;
+    if (!number) {
+        TRY(layer_pattern(o, "--moe-layer-freq", text, &s->experts_period, &s->experts_layers));
+        if (!s->experts_layers)
+            return fail(ERR_CONFIG,
+                        "--moe-layer-freq %s: no layer has experts; leave out --num-experts, or use 1", text);
+        if (s->experts_period == 1) s->experts_period = 0, s->experts_layers = 0;
+        return OK;
+    }
+    if (every == 1) return OK;
+    if (every > MAX_WINDOW_PERIOD)
+        return fail(ERR_CONFIG, "--moe-layer-freq %ld is more than %d, the longest pattern: use %d or less",
+                    every, MAX_WINDOW_PERIOD, MAX_WINDOW_PERIOD);
+    s->experts_period = (int)every;
+    s->experts_layers = 1;
+    return OK;
+}
+
+static Status check_beside(const Options *o) {
+    const struct {
+        bool given;
+        const char *option, *why;
+    } refused[] = {
+        {!o->disable_bias_linear, "biases of linear layers", "add --disable-bias-linear"},
+        {o->add_mlp_bias, "--add-mlp-bias", "leave it out: experts have no biases"},
+        {o->parallel_block, "--parallel-block", "leave it out: experts read what attention has added"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (refused[i].given)
+            return fail(ERR_CONFIG, "--num-experts does not go with %s: %s", refused[i].option,
+                        refused[i].why);
+    return OK;
+}
+
+Status resolve_experts(Options *o) {
+    if (o->num_experts == INT_UNSET) return OK;
+    TRY(check_beside(o));
+    TRY(check_number(o));
+    TRY(check_groups(o));
+    o->shape.expert_width = o->moe_ffn_hidden_size != INT_UNSET ? o->moe_ffn_hidden_size : o->ffn_hidden_size;
+    return resolve_layers(o);
+}

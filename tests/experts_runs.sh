@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Layers with experts, as people run them: the same run on every grid, checkpoints between grids, generation and
+# evaluation, and what is refused.
+# Usage: experts_runs.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
+set -uo pipefail
+# shellcheck source=tests/script.sh
+source "${BASH_SOURCE%/*}/script.sh" "$@"
+
+experts=("${no_evaluation[@]}" --train-iters 6 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
+    --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights --num-experts 8
+    --moe-router-topk 2 --moe-layer-freq "[0,1,1,1]" --moe-ffn-hidden-size 48 --moe-shared-expert-intermediate-size 32)
+one() { train one "${experts[@]}" --save saved --save-interval 3; }
+
+if check "experts train alike on every grid" need one; then
+    while read -r name options; do
+        # shellcheck disable=SC2086 # words
+        train "$name" "${experts[@]}" $options
+        expect_close one "$name"
+        expect_rows "$name" 6
+    done <<'GRIDS'
+d4 --ranks 4
+ep2 --ranks 4 --expert-model-parallel-size 2
+ep4 --ranks 4 --expert-model-parallel-size 4 --use-distributed-optimizer --moe-dispatch-rows 3
+t2 --ranks 4 --tp 2
+t2sp --ranks 4 --tp 2 --sequence-parallel --expert-tensor-parallel-size 1 --expert-model-parallel-size 4
+p2 --ranks 4 --pp 2 --expert-model-parallel-size 2 --schedule zb-h1
+c2 --ranks 2 --context-parallel-size 2 --expert-model-parallel-size 2
+z3 --ranks 4 --expert-model-parallel-size 2 --data-parallel-sharding-strategy optim_grads_params
+full --ranks 2 --expert-model-parallel-size 2 --recompute-granularity full --recompute-method uniform
+GRIDS
+fi
+if check "with --virtual-data-parallel neither data nor expert ranks change a bit"; then
+    train v1 "${experts[@]}" --virtual-data-parallel 8
+    train v2 "${experts[@]}" --virtual-data-parallel 8 --ranks 2 --expert-model-parallel-size 2
+    train v4 "${experts[@]}" --virtual-data-parallel 8 --ranks 4 --expert-model-parallel-size 2
+    for name in v2 v4; do
+        expect_same lm_loss v1 "$name"
+        expect_same grad_norm v1 "$name"
+    done
+fi
+if check "a checkpoint goes on on another number of expert ranks, and brings its options" need one; then
+    cp -r saved early && rm -r early/step-00000006
+    corpus=(--data-path documents --micro-batch-size 1 --global-batch-size 8 --lr "1e-3")
+    train on "${no_evaluation[@]}" --train-iters 6 --straggler-interval 0 --ranks 4 --expert-model-parallel-size 4 \
+        --load early --save other
+    paste <(metric lm_loss one | tail -3) <(metric lm_loss on) | awk '
+        { d = ($1 - $2) / $1; if (NF != 2 || d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || NR != 3 }' ||
+        complain "losses differ: $(metric lm_loss one | tail -3) and $(metric lm_loss on)"
+    for verb in "generate --load other --prompt document --max-new-tokens 4" "evaluate --load other --data-path documents"; do
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$trireme" $verb >verb.log 2>&1 || complain "$verb: $(tail -1 verb.log)"
+    done
+fi
+# refused CODE WORDS OPTION...
+refused() {
+    local code=$1 words=$2 status
+    shift 2
+    timeout 60 "$trireme" train "${corpus[@]}" "${experts[@]}" "$@" >refused.log 2>&1
+    status=$?
+    [[ $status == "$code" && $(cat refused.log) == *"$words"* ]] || complain "$*: exit $status: $(tail -1 refused.log)"
+}
+if check "what cannot be is refused before work starts, with a value that can"; then
+    corpus=(--data-path documents --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32
+        --micro-batch-size 1 --global-batch-size 24 --lr "1e-3")
+    refused 78 "do not divide over --expert-model-parallel-size 3: use 2" --ranks 3 --expert-model-parallel-size 3
+    refused 78 "use 2" --ranks 4 --expert-model-parallel-size 3
+    refused 78 "--moe-router-topk 9 is more than --num-experts 8" --moe-router-topk 9
+    refused 78 "does not divide into --moe-router-num-groups 3" --moe-router-num-groups 3 --moe-router-group-topk 1
+    refused 78 "or add --sequence-parallel" --ranks 4 --tp 2 --expert-tensor-parallel-size 1
+    refused 78 "--moe-layer-freq 'x'" --moe-layer-freq x
+    refused 78 "--moe-aux-loss-coeff" --moe-aux-loss-coeff 0.1
+fi
+finish
