@@ -39,6 +39,39 @@ static void ranks_have_equal_areas(void) {
     }
 }
 
+static int64_t area_of(const SequenceCut *cut, int rank, int samples, const int32_t *first_keys) {
+    int32_t positions[64];
+    int64_t area = 0;
+    sequence_positions(cut, rank, positions);
+    for (int i = 0; i < cut->positions / cut->ranks; i++)
+        for (int b = 0; b < samples; b++) area += positions[i] - first_keys[positions[i] * samples + b] + 1;
+    return area;
+}
+
+// Documents of 40, 8 and 16 tokens; each cut by its own zig-zag they have 248 pairs on each of four ranks.
+static void documents_are_cut_by_area(void) {
+    static SequenceCut cut;
+    int32_t first_keys[64];
+    for (int i = 0; i < 64; i++) first_keys[i] = i < 40 ? 0 : i < 48 ? 40 : 48;
+    sequence_cut_by_area(&cut, 64, 4, 1, first_keys);
+    for (int r = 0; r < 4; r++)
+        EXPECT(area_of(&cut, r, 1, first_keys) == 248, "rank %d sees %lld pairs", r,
+               (long long)area_of(&cut, r, 1, first_keys));
+}
+
+static void one_document_is_cut_in_a_zigzag(void) {
+    static SequenceCut cut, zigzag;
+    static const int32_t first_keys[2 * 48];
+    for (int ranks = 2; ranks <= 8; ranks++) {
+        if (48 % (2 * ranks)) continue;
+        sequence_cut_by_area(&cut, 48, ranks, 2, first_keys);
+        sequence_cut_zigzag(&zigzag, 48, ranks);
+        EXPECT(cut.blocks == zigzag.blocks &&
+                   !memcmp(cut.owners, zigzag.owners, (size_t)cut.blocks * sizeof *cut.owners),
+               "c %d: %d blocks", ranks, cut.blocks);
+    }
+}
+
 static void orders_are_inverse(void) {
     enum { SAMPLES = 3, POSITIONS = 24, ROWS = SAMPLES * POSITIONS };
     static SequenceCut cut;
@@ -59,6 +92,8 @@ static void orders_are_inverse(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"zig-zag is golden", zigzag_is_golden},
                                       {"ranks have equal areas", ranks_have_equal_areas},
+                                      {"documents are cut by area", documents_are_cut_by_area},
+                                      {"one document is cut in a zig-zag", one_document_is_cut_in_a_zigzag},
                                       {"orders are inverse", orders_are_inverse},
                                       {0}},
                        argc, argv);

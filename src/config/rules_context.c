@@ -24,7 +24,7 @@ static Status check_context_length(const Options *o) {
 }
 
 Status check_context_parallel(Options *o) {
-    enum { MOST = 2048 };
+    enum { MOST = 2048 }; // MAX_CONTEXT_RANKS of layout/sequence.h
     if (o->shape.cp == 1) return OK;
     if (o->shape.cp > MOST)
         return fail(ERR_CONFIG, "--context-parallel-size %d: at most %d ranks can share a sequence",

@@ -7,7 +7,7 @@
 #pragma once
 #include <stdint.h>
 
-enum { MAX_SEQUENCE_BLOCKS = 4096 };
+enum { MAX_CONTEXT_RANKS = 2048, MAX_SEQUENCE_BLOCKS = 2 * MAX_CONTEXT_RANKS };
 
 typedef struct {
     int ranks, blocks;                    // c, which divides the number of blocks
@@ -19,6 +19,13 @@ typedef struct {
 // many causal pairs of query and key as the others. CHECK: 2c divides `positions`. One rank holds all as one block.
 // Source: Brandon 2023 (Striped Attention); Megatron-LM, get_batch_on_this_cp_rank.
 void sequence_cut_zigzag(SequenceCut *cut, int64_t positions, int ranks);
+
+// Cuts the sequences of a microbatch of documents, so that no rank has many more pairs of a query and a key that it
+// sees than another: into 2c blocks or 2, 4, ... times as many, until the largest area is within 1/64 of the mean or
+// blocks are too many. `first_keys` [S*B] is that of attention_forward. With one document in each sample it is the
+// zig-zag.
+void sequence_cut_by_area(SequenceCut *cut, int64_t positions, int ranks, int samples,
+                          const int32_t *first_keys);
 
 // Neighbouring positions: `count` from `first` on, of which the rank holds the first as its position number `local`.
 typedef struct {

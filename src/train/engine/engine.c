@@ -261,6 +261,7 @@ static void use_microbatches(Engine *e, int m) {
 
 static void upload_batch(Engine *e, const Batch *batch) {
     int m = batch->num_microbatches;
+    sequences_cut(e, batch);
     sequences_upload(e, e->tokens, m, batch->tokens);
     sequences_upload(e, e->labels, m, batch->labels);
     sequences_upload(e, e->first_keys, m, batch->first_keys);
@@ -303,11 +304,9 @@ void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *a
         .samples = b,
         .place = at->place,
         .sequence = e->spec.shape.sequence / context_ranks(&e->runtime.context, ROLE_CONTEXT),
-        .cut = e->cuts,
-        .from_ranks = e->from_ranks,
-        .to_ranks = e->to_ranks,
         .training = at->training,
     };
+    sequences_set(e, k, &e->microbatches[k]);
 }
 
 static void load_batch(Engine *e, const Batch *batch, bool training, double loss_scale) {

@@ -76,6 +76,9 @@ Status sequences_create(Engine *engine);
 void sequences_destroy(Engine *engine);
 void sequences_take(Engine *engine, Arena *arena);
 void sequences_upload_orders(Engine *engine);
+// Cuts the sequences of a batch of documents by what their queries see; then says how microbatch k is cut.
+void sequences_cut(Engine *engine, const Batch *batch);
+void sequences_set(const Engine *engine, int k, Microbatch *microbatch);
 // Uploads this rank's part of values of the tokens of m microbatches, [m, S*B]; `to` may be absent. NULL for positions:
 // those in the sequences.
 void sequences_upload(Engine *engine, Tensor to, int m, const void *from);

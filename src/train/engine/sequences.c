@@ -11,16 +11,20 @@ int64_t engine_local_tokens(const Engine *e) {
     return engine_step_tokens(e) / grid_along(e->spec.grid, AXIS_CP);
 }
 
+// Documents give each microbatch a cut of its own.
+static int num_cuts(const Engine *e) { return e->spec.first_keys ? e->spec.num_microbatches : 1; }
+static int number_of_cut(const Engine *e, int microbatch) { return e->spec.first_keys ? microbatch : 0; }
+
 Status sequences_create(Engine *e) {
     int ranks = grid_along(e->spec.grid, AXIS_CP), m = e->spec.num_microbatches;
     if (ranks == 1) return OK;
     size_t tokens = (size_t)(m * engine_step_tokens(e));
-    e->cuts = calloc(1, sizeof *e->cuts);
+    e->cuts = calloc((size_t)num_cuts(e), sizeof *e->cuts);
     e->sequence_room = calloc(tokens, sizeof *e->sequence_room);
     e->loss_room = calloc(tokens, sizeof *e->loss_room); // the null network fills in this rank alone
     if (!e->cuts || !e->sequence_room || !e->loss_room)
         return fail(ERR_OS, "no memory for the sequences of %d microbatches", m);
-    sequence_cut_zigzag(e->cuts, e->spec.shape.sequence, ranks);
+    for (int i = 0; i < num_cuts(e); i++) sequence_cut_zigzag(&e->cuts[i], e->spec.shape.sequence, ranks);
     return OK;
 }
 
@@ -32,17 +36,38 @@ void sequences_destroy(Engine *e) {
 
 void sequences_take(Engine *e, Arena *arena) {
     if (!e->cuts) return;
-    e->from_ranks = tensor_take(arena, "rows of whole sequences", 1, engine_step_tokens(e), I32);
-    e->to_ranks = tensor_take(arena, "rows of sequences by rank", 1, engine_step_tokens(e), I32);
+    e->from_ranks = tensor_take(arena, "rows of whole sequences", num_cuts(e), engine_step_tokens(e), I32);
+    e->to_ranks = tensor_take(arena, "rows of sequences by rank", num_cuts(e), engine_step_tokens(e), I32);
+}
+
+static void upload_orders(Engine *e, int i) {
+    const Context *c = &e->runtime.context;
+    sequence_orders(&e->cuts[i], e->spec.mode.microbatch, e->sequence_room, NULL);
+    device_upload(c->device, c->stream, tensor_rows(e->from_ranks, i, 1), e->sequence_room);
+    sequence_orders(&e->cuts[i], e->spec.mode.microbatch, NULL, e->sequence_room);
+    device_upload(c->device, c->stream, tensor_rows(e->to_ranks, i, 1), e->sequence_room);
 }
 
 void sequences_upload_orders(Engine *e) {
-    const Context *c = &e->runtime.context;
-    if (!e->cuts || !device_computes(c->device)) return;
-    sequence_orders(e->cuts, e->spec.mode.microbatch, e->sequence_room, NULL);
-    device_upload(c->device, c->stream, e->from_ranks, e->sequence_room);
-    sequence_orders(e->cuts, e->spec.mode.microbatch, NULL, e->sequence_room);
-    device_upload(c->device, c->stream, e->to_ranks, e->sequence_room);
+    if (!e->cuts || !device_computes(e->runtime.context.device)) return;
+    for (int i = 0; i < num_cuts(e); i++) upload_orders(e, i);
+}
+
+void sequences_cut(Engine *e, const Batch *batch) {
+    int ranks = grid_along(e->spec.grid, AXIS_CP);
+    if (!e->cuts || !e->spec.first_keys || !device_computes(e->runtime.context.device)) return;
+    for (int k = 0; k < batch->num_microbatches; k++) {
+        sequence_cut_by_area(&e->cuts[k], e->spec.shape.sequence, ranks, e->spec.mode.microbatch,
+                             batch->first_keys + k * engine_step_tokens(e));
+        upload_orders(e, k);
+    }
+}
+
+void sequences_set(const Engine *e, int k, Microbatch *mb) {
+    int i = number_of_cut(e, k);
+    if (!e->cuts) return;
+    mb->cut = &e->cuts[i];
+    mb->from_ranks = tensor_rows(e->from_ranks, i, 1), mb->to_ranks = tensor_rows(e->to_ranks, i, 1);
 }
 
 // Calls `each` for every neighbouring part of this rank's rows in m microbatches: `count` rows from `local` on, which
@@ -51,12 +76,14 @@ typedef void EachPart(Engine *e, const void *from, int64_t local, int64_t whole,
 
 static void for_parts(Engine *e, int m, const void *from, int rank, EachPart *each) {
     int64_t samples = e->spec.mode.microbatch;
-    for (int k = 0; k < m; k++)
-        for (int i = 0; i < sequence_pieces(e->cuts); i++) {
-            SequencePiece piece = sequence_piece(e->cuts, rank, i);
+    for (int k = 0; k < m; k++) {
+        const SequenceCut *cut = &e->cuts[number_of_cut(e, k)];
+        for (int i = 0; i < sequence_pieces(cut); i++) {
+            SequencePiece piece = sequence_piece(cut, rank, i);
             each(e, from, k * engine_local_tokens(e) + piece.local * samples,
                  k * engine_step_tokens(e) + piece.first * samples, piece.count * samples);
         }
+    }
 }
 
 static void take_values(Engine *e, const void *from, int64_t local, int64_t whole, int64_t count) {
