@@ -45,7 +45,7 @@ void trireme_free(void *memory) { free(memory); }
 int trireme_model_open(TriremeModel **out, const char *path) {
     TriremeModel *model = calloc(1, sizeof *model);
     *out = NULL;
-    if (!model) return fail(ERR_OS, "no memory for a model");
+    if (!model) return (int)fail(ERR_OS, "no memory for a model");
     Status status = model_source_open(&model->source, path, -1);
     if (status == OK) status = weights_list(&model_source_info(model->source)->shape, &model->weights);
     if (status == OK) model->path = strdup(path);
@@ -66,7 +66,8 @@ TriremeTensor trireme_model_tensor(const TriremeModel *model, int i) {
 int trireme_model_read(TriremeModel *model, const char *name, int64_t row, int64_t col, int64_t rows,
                        int64_t cols, float *out) {
     Rect rect = {row, col, rows, cols};
-    TRY(weights_check(&model->weights, name, rect));
+    Status checked = weights_check(&model->weights, name, rect);
+    if (checked != OK) return (int)checked;
     return (int)model_source_read(model->source, name, rect, out, cols);
 }
 

@@ -100,7 +100,7 @@ static void release(TriremeRun *run) {
 int trireme_run_open(TriremeRun **out, const char *const *words, int count) {
     TriremeRun *run = calloc(1, sizeof *run);
     *out = NULL;
-    if (!run) return fail(ERR_OS, "no memory for a run");
+    if (!run) return (int)fail(ERR_OS, "no memory for a run");
     Status status = options_parse(&run->options, FOR_TRAIN, count, (char **)words);
     if (status == OK) status = prepare(run);
     if (status == OK) status = worker_start(&run->worker);
@@ -114,8 +114,8 @@ int trireme_run_open(TriremeRun **out, const char *const *words, int count) {
 
 int trireme_run_step(TriremeRun *run, TriremeStep *step) {
     if (run->last.over)
-        return fail(ERR_USAGE, "all %lld steps are done: --train-iters says how many there are",
-                    (long long)run->last.end);
+        return (int)fail(ERR_USAGE, "all %lld steps are done: --train-iters says how many there are",
+                         (long long)run->last.end);
     Status status = worker_ask(&run->worker, &(Request){.ask = ASK_STEP});
     if (status == OK && step) *step = trireme_run_last(run);
     return (int)status;
@@ -143,7 +143,7 @@ int trireme_run_evaluate(TriremeRun *run, double *loss) {
 
 int trireme_run_save(TriremeRun *run) {
     if (!run->options.save)
-        return fail(ERR_CONFIG, "the run has no --save: name the folder when it is opened");
+        return (int)fail(ERR_CONFIG, "the run has no --save: name the folder when it is opened");
     return (int)worker_ask(&run->worker, &(Request){.ask = ASK_SAVE});
 }
 
@@ -153,7 +153,8 @@ TriremeTensor trireme_run_tensor(const TriremeRun *run, int i) { return weights_
 int trireme_run_read(TriremeRun *run, const char *name, int64_t row, int64_t col, int64_t rows, int64_t cols,
                      float *out) {
     Request request = {.ask = ASK_READ, .tensor = name, .rect = {row, col, rows, cols}, .out = out};
-    TRY(weights_check(&run->weights, name, request.rect));
+    Status checked = weights_check(&run->weights, name, request.rect);
+    if (checked != OK) return (int)checked;
     return (int)worker_ask(&run->worker, &request);
 }
 
@@ -170,10 +171,11 @@ static Status replace(TriremeRun *run, const WeightSpec *w, Rect part, const flo
 int trireme_run_write(TriremeRun *run, const char *name, int64_t row, int64_t col, int64_t rows, int64_t cols,
                       const float *in) {
     Rect part = {row, col, rows, cols};
-    TRY(weights_check(&run->weights, name, part));
+    Status checked = weights_check(&run->weights, name, part);
+    if (checked != OK) return (int)checked;
     const WeightSpec *w = weights_find(&run->weights, name);
     float *whole = malloc((size_t)(w->rows * w->cols) * sizeof *whole);
-    if (!whole) return fail(ERR_OS, "no memory for the tensor %s", name);
+    if (!whole) return (int)fail(ERR_OS, "no memory for the tensor %s", name);
     Status status = replace(run, w, part, in, whole);
     free(whole);
     return (int)status;
