@@ -122,7 +122,8 @@ void screen_curve(const double *values, int count, bool unicode, Text *out) {
         most = fmax(most, values[i]);
     }
     for (int i = 0; i < count; i++) {
-        int level = most > least ? (int)(7.999 * (values[i] - least) / (most - least)) : 0;
-        text_add(out, "%s", !isfinite(values[i]) ? " " : unicode ? blocks[level] : marks[level]);
+        bool there = isfinite(values[i]);
+        int level = there && most > least ? (int)(7.999 * (values[i] - least) / (most - least)) : 0;
+        text_add(out, "%s", !there ? " " : unicode ? blocks[level] : marks[level]);
     }
 }
