@@ -154,7 +154,7 @@ static void add_sample(const OptionInfo *option, int number, Text *line) {
     } else {
         bool below_one =
             option->type == REAL && (strstr(option->range, ",1") || strstr(option->range, ",0."));
-        text_add(line, "--%s %s%d%s ", option->field, below_one ? "0." : "", 20 + number % 30,
+        text_add(line, "--%s %s%d%s ", option->field, below_one ? "0." : "", 20 + number % 12,
                  option->type == REAL ? below_one ? "45678901234567" : ".45678901234567" : "");
     }
 }
