@@ -12,7 +12,7 @@
 
 typedef struct {
     Grid grid;
-    DType dtype;
+    DType dtype; // E4M3: BF16, with products of 8 bits and scales of earlier steps
     bool sharded;
     const char *schedule;
     int num_chunks;
@@ -28,6 +28,7 @@ static const Case cases[] = {
     {GRID(1, 4, 2), F32, true, "zb-h1", 1, 0, 8},        {GRID(1, 2, 2), F32, false, "zb-h2", 1, 2, 6},
     {GRID(2, 2, 2), F32, true, "zb-v", 2, 0, 8},         {GRID(1, 4, 2), BF16, false, "interleaved", 2, 2, 8},
     {GRID(2, 1, 2), F32, false, "interleaved", 2, 0, 4}, {GRID(1, 3, 1), F16, false, "1f1b", 1, 0, 6},
+    {GRID(1, 2, 1), E4M3, false, "1f1b", 1, 0, 6},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases };
@@ -39,7 +40,8 @@ static int step_microbatches(const Case *c) {
 static EngineSpec spec_of(const Case *c) {
     int d = grid_along(c->grid, AXIS_DP);
     EngineSpec spec = run_spec(c->grid, c->schedule, c->num_chunks, 4, d * step_microbatches(c));
-    spec.mode.dtype = c->dtype;
+    spec.mode.dtype = c->dtype, spec.mode.recipe = RECIPE_DELAYED, spec.mode.delayed.history = 2;
+    if (c->dtype == E4M3) spec.mode.dtype = BF16, spec.mode.float8 = FLOAT8_HYBRID;
     spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
     spec.sharding = spec.overlap_gradients = spec.overlap_weights = c->sharded;
     spec.virtual_data = c->leaves * d;

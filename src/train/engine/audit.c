@@ -183,6 +183,8 @@ void engine_audit(Engine *e, AuditPart part, Batch batch, double loss_scale) {
           batch.num_microbatches, part.computed);
     a->part = part;
     a->loss_scale = loss_scale;
+    // The step has not begun: scales of earlier steps may still be those of the step before.
+    amax_begin(&e->amax, e->runtime.device, e->runtime.context.stream);
     audit_compute(e, engine_audited_rank(e), batch, RESULT_AUDITED);
     a->due = true;
 }
