@@ -14,6 +14,7 @@ static Status check_beside(const Options *o) {
         {o->add_qkv_bias, "--add-qkv-bias", "leave it out: only the output of the attention can have a bias"},
         {option_given(o, OPT_rotary_percent), "--rotary-percent", "use --qk-pos-emb-head-dim"},
         {o->fp8_format != NULL, "--fp8-format", "leave it out: these products are not available in 8 bits"},
+        {o->fp4_format != NULL, "--fp4-format", "leave it out: these products are not available in 4 bits"},
         {strcmp(o->qk_norm, "head") != 0, "latents that are not normalised", "add --qk-layernorm"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
