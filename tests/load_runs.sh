@@ -155,7 +155,6 @@ if check "a model in Hugging Face's cache is found by its name and by its folder
     mkdir -p some-org/Small-1
     refused 66 "the folder is empty" "${train_one[@]}" --load some-org/Small-1 --finetune
     rm -r some-org
-    corpus=("${whole_model[@]}")
 fi
 
 # What was taken is part of the configuration that goes with the run.
