@@ -353,13 +353,14 @@ void model_name(const char *path, char name[4096]);
 typedef enum { FOUND_NOTHING, FOUND_FOREIGN } FoundThere;
 FoundThere model_absent(const char *path, Text *what);
 
+enum { MAX_MODEL_VALUE = 24 * MAX_ROPE_FACTORS }; // the longest are lists of factors
 // One option of a model. `train` takes these from --load, and import writes them to config.yaml.
 typedef struct {
-    const char *option; // the name of the field of Options
-    char value[128];    // as a user types it; "": the model has no such part
-    bool is_fixed;      // with another value the weights would not fit or mean something else
-    bool follows;       // where it is not given, it follows from the other rows
-    bool is_training;   // only training uses it
+    const char *option;          // the name of the field of Options
+    char value[MAX_MODEL_VALUE]; // as a user types it; "": the model has no such part
+    bool is_fixed;               // with another value the weights would not fit or mean something else
+    bool follows;                // where it is not given, it follows from the other rows
+    bool is_training;            // only training uses it
 } ModelOption;
 enum { MAX_MODEL_OPTIONS = 120 };
 // The options that make a model of this shape. Returns their number. They are the same options in the same order for

@@ -2,6 +2,7 @@
 #include "config/rules.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // ---- sizes ------------------------------------------------------------------------------------------------
@@ -124,12 +125,44 @@ static Status resolve_rotary_columns(Options *o) {
         o->rotary_percent, o->kv_channels, columns);
 }
 
+enum { LARGEST_FACTOR = 1 << 16 }; // of LongRoPE
+
+// A number for each pair of columns that rotates.
+static Status check_factors(const Options *o, const char *option, const StringList *words) {
+    int pairs = o->shape.rotary_columns / 2;
+    if (words->count != pairs)
+        return fail(ERR_CONFIG, "--%s has %d numbers, and %d pairs of columns of a head rotate: one for each",
+                    option, words->count, pairs);
+    if (pairs > MAX_ROPE_FACTORS)
+        return fail(ERR_CONFIG, "--rope-scaling-type longrope rotates at most %d columns of a head, not %d",
+                    2 * MAX_ROPE_FACTORS, 2 * pairs);
+    for (int i = 0; i < pairs; i++) {
+        char *end;
+        double value = strtod(words->items[i], &end);
+        if (*end || !(value > 0 && value <= LARGEST_FACTOR))
+            return fail(ERR_CONFIG, "--%s: \"%s\" is no number above 0 and up to %d", option, words->items[i],
+                        LARGEST_FACTOR);
+    }
+    return OK;
+}
+
+static Status check_longrope(const Options *o) {
+    if (o->rope_original_max_position_embeddings < 2)
+        return fail(ERR_CONFIG,
+                    "--rope-scaling-type longrope: --rope-original-max-position-embeddings %d is no "
+                    "length that a model was trained on: Phi-3 has 4096",
+                    o->rope_original_max_position_embeddings);
+    TRY(check_factors(o, "rope-short-factors", &o->rope_short_factors));
+    return check_factors(o, "rope-long-factors", &o->rope_long_factors);
+}
+
 static Status check_scaling_type(const Options *o) {
     if (o->use_rope_scaling || !isnan(o->rotary_seq_len_interpolation_factor))
         return fail(ERR_CONFIG,
                     "--rope-scaling-type %s and --%s are two ways to scale rotary positions: keep one",
                     o->rope_scaling_type,
                     o->use_rope_scaling ? "use-rope-scaling" : "rotary-seq-len-interpolation-factor");
+    if (!strcmp(o->rope_scaling_type, "longrope")) return check_longrope(o);
     if (strcmp(o->rope_scaling_type, "yarn") != 0 || o->yarn_beta_fast > o->yarn_beta_slow) return OK;
     return fail(ERR_CONFIG, "--yarn-beta-fast (%g) must be greater than --yarn-beta-slow (%g): use %g",
                 o->yarn_beta_fast, o->yarn_beta_slow, 32 * o->yarn_beta_slow);

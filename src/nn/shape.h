@@ -16,7 +16,12 @@ typedef enum {
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
 // What joins the denominator of a softmax of attention: nothing, exp(0), or exp of a weight of the head (a sink).
 typedef enum { SOFTMAX_PLAIN, SOFTMAX_OFF_BY_ONE, SOFTMAX_SINKS } Softmax;
-typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC } RopeScaling;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC, ROPE_LONG } RopeScaling;
+// A divisor for each pair of columns that rotates; `count` of 0: there are none.
+typedef struct {
+    int count;
+    double at[MAX_ROPE_FACTORS];
+} RopeFactors;
 // The family of models as which a model is exported, where that holds it; ANY: the first one that does. What a model
 // computes does not depend on it.
 typedef enum {
@@ -52,6 +57,7 @@ typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } QkNorm;
 #define SIZE_ACTIVATION   Activation
 #define SIZE_POSITION     Position
 #define SIZE_ROPE_SCALING RopeScaling
+#define SIZE_FACTORS      RopeFactors
 #define SIZE_SOFTMAX      Softmax
 #define SIZE_NORM_PLACE   NormPlace
 #define SIZE_QK_NORM      QkNorm
@@ -63,7 +69,9 @@ typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } QkNorm;
 // divides those that turn less than `low` times within `original` positions, leaves those that turn more than `high`
 // times, and divides those between by a share that grows evenly with the column; sines and cosines are multiplied by
 // `attention`, and with `mscale_all` scores by (0.1 mscale_all ln factor + 1)^2. DYNAMIC raises the base where
-// `sequence` is above `original`, as far as it is.
+// `sequence` is above `original`, as far as it is. LONG (Ding 2024, LongRoPE) divides each frequency by a number of
+// its own, of `longer` where `sequence` is above `original`, else of `shorter`; sines and cosines are multiplied by
+// `attention`, 0: by sqrt(1 + ln factor / ln original).
 typedef struct {
 #define ROPE_SIZE(TYPE, member, ...) SIZE_##TYPE member;
 #include "nn/sizes.def"

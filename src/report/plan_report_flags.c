@@ -38,11 +38,24 @@ __attribute__((format(printf, 2, 3))) static void put(Command *command, const ch
     add_flag(command, flag);
 }
 
+static void put_factors(Command *to, const char *option, const RopeFactors *factors) {
+    put(to, "%s", option);
+    for (int i = 0; i < factors->count; i++) put(to, "%.17g", factors->at[i]);
+}
+
 static void add_scaling(Command *to, const Rope *rope) {
     if (rope->kind == ROPE_LINEAR) put(to, "--rotary-seq-len-interpolation-factor %g", rope->factor);
     if (rope->kind == ROPE_YARN || rope->kind == ROPE_DYNAMIC)
         put(to, "--rope-scaling-type %s --rope-scaling-factor %g --rope-original-max-position-embeddings %d",
             rope->kind == ROPE_YARN ? "yarn" : "dynamic", rope->factor, rope->original);
+    if (rope->kind == ROPE_LONG) {
+        put(to,
+            "--rope-scaling-type longrope --rope-scaling-factor %g "
+            "--rope-original-max-position-embeddings %d",
+            rope->factor, rope->original);
+        put_factors(to, "--rope-short-factors", &rope->shorter);
+        put_factors(to, "--rope-long-factors", &rope->longer);
+    }
     if (rope->kind == ROPE_YARN && rope->high != 32) put(to, "--yarn-beta-fast %g", rope->high);
     if (rope->kind == ROPE_YARN && rope->low != 1) put(to, "--yarn-beta-slow %g", rope->low);
     if (rope->attention > 0) put(to, "--yarn-attention-factor %g", rope->attention);

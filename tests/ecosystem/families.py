@@ -33,6 +33,16 @@ GROUPS = dict(SIZES, num_key_value_heads=2)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 160}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+
+
+def long_rope(share):
+    """Divisors for the pairs of heads of 16 columns, of which a share rotates."""
+    pairs = int(16 * share) // 2
+    return {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": share,
+            "short_factor": [1.0299999713897705 + 0.25 * i for i in range(pairs)],
+            "long_factor": [1.05 + i * i for i in range(pairs)]}
+
+
 LATENT = dict(SIZES, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
 DENSE = dict(LATENT, first_k_dense_replace=SIZES["num_hidden_layers"], n_routed_experts=4, n_group=1, topk_group=1)
 FEATURES = {
@@ -52,6 +62,11 @@ FEATURES = {
     "Phi-3": ("Phi3", dict(GROUPS, rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
                                                     "partial_rotary_factor": 0.5}),
               "fused matrices, a part of each head rotated"),
+    "Phi-3, LongRoPE": ("Phi3", dict(GROUPS, original_max_position_embeddings=80, rope_parameters=long_rope(1.0)),
+                        "rotations scaled as `longrope`, short texts"),
+    "Phi-3, LongRoPE, long": ("Phi3", dict(GROUPS, original_max_position_embeddings=4,
+                                      rope_parameters=dict(long_rope(0.5), attention_factor=1.2)),
+                              "rotations scaled as `longrope`, long texts"),
     "OLMo 2": ("Olmo2", dict(GROUPS, rope_theta=5e5), "norms after alone, norms of all queries and keys"),
     "Gemma 2": ("Gemma2", dict(GROUPS, head_dim=16, query_pre_attn_scalar=16, sliding_window=7,
                                attn_logit_softcapping=5.0, final_logit_softcapping=3.0),

@@ -101,16 +101,29 @@ static void write_real(Text *out, const char *name, double value) {
     text_add(out, ",\n");
 }
 
+static void write_factors(const char *name, const RopeFactors *factors, Text *out) {
+    text_add(out, "    \"%s\": [", name);
+    for (int i = 0; i < factors->count; i++) {
+        if (i) text_add(out, ", ");
+        json_add_double(out, factors->at[i]);
+    }
+    text_add(out, "],\n");
+}
+
 static void write_scaling(const Rope *rope, Text *out) {
-    static const char *const types[] = {
-        [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic"};
+    static const char *const types[] = {[ROPE_LINEAR] = "linear",
+                                        [ROPE_LLAMA3] = "llama3",
+                                        [ROPE_YARN] = "yarn",
+                                        [ROPE_DYNAMIC] = "dynamic",
+                                        [ROPE_LONG] = "longrope"};
     if (rope->kind == ROPE_PLAIN) return;
-    bool llama3 = rope->kind == ROPE_LLAMA3, yarn = rope->kind == ROPE_YARN;
+    bool llama3 = rope->kind == ROPE_LLAMA3, yarn = rope->kind == ROPE_YARN,
+         is_long = rope->kind == ROPE_LONG;
     const struct {
         bool has;
         const char *name;
         double value;
-    } rows[] = {{yarn && rope->attention > 0, "attention_factor", rope->attention},
+    } rows[] = {{rope->attention > 0, "attention_factor", rope->attention},
                 {yarn, "beta_fast", rope->high},
                 {yarn, "beta_slow", rope->low},
                 {true, "factor", rope->factor},
@@ -123,8 +136,10 @@ static void write_scaling(const Rope *rope, Text *out) {
         text_add(out, "  ");
         write_real(out, rows[i].name, rows[i].value);
     }
-    if (llama3 || yarn) text_add(out, "  ");
-    if (llama3 || yarn) write_int(out, "original_max_position_embeddings", rope->original);
+    if (is_long) write_factors("long_factor", &rope->longer, out);
+    if (llama3 || yarn || is_long) text_add(out, "  ");
+    if (llama3 || yarn || is_long) write_int(out, "original_max_position_embeddings", rope->original);
+    if (is_long) write_factors("short_factor", &rope->shorter, out);
     if (rope->unrounded) text_add(out, "    \"truncate\": false,\n");
     text_add(out, "    \"rope_type\": \"%s\"\n  },\n", types[rope->kind]);
 }
@@ -140,6 +155,7 @@ static void write_rotation(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_ROTARY_SHARE) write_share(s, "partial_rotary_factor", out);
     if (f->says & SAYS_LOCAL_BASE) write_real(out, "rope_local_base_freq", s->rotary_base_local);
     write_scaling(&s->rope, out);
+    if (s->rope.kind == ROPE_LONG) write_int(out, "original_max_position_embeddings", s->rope.original);
     if (f->says & SAYS_ROTARY_PCT) {
         write_real(out, "rotary_emb_base", s->rotary_base);
         write_share(s, "rotary_pct", out);

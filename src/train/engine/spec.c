@@ -3,6 +3,7 @@
 #include "nn/recipes.h"
 #include "train/train.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -36,11 +37,23 @@ static double yarn_attention(const Options *o) {
     return model_yarn_scale(factor, scale) / model_yarn_scale(factor, all);
 }
 
+static RopeFactors factors_of(const StringList *words) {
+    RopeFactors factors = {.count = words->count};
+    for (int i = 0; i < words->count; i++) factors.at[i] = strtod(words->items[i], NULL);
+    return factors;
+}
+
 static Rope scaling_of_type(const Options *o) {
     Rope rope = {.kind = ROPE_DYNAMIC,
                  .factor = o->rope_scaling_factor,
                  .original = o->rope_original_max_position_embeddings};
     if (!strcmp(o->rope_scaling_type, "dynamic")) return rope;
+    if (!strcmp(o->rope_scaling_type, "longrope")) {
+        rope.kind = ROPE_LONG;
+        rope.attention = isnan(o->yarn_attention_factor) ? 0 : o->yarn_attention_factor;
+        rope.shorter = factors_of(&o->rope_short_factors), rope.longer = factors_of(&o->rope_long_factors);
+        return rope;
+    }
     rope.kind = ROPE_YARN;
     rope.low = o->yarn_beta_slow, rope.high = o->yarn_beta_fast;
     rope.mscale_all = o->multi_latent_attention ? o->mscale_all_dim : 0;
