@@ -1,5 +1,6 @@
 // Configurations of families that are read as they are meant, or refused with a message that tells why.
 #include "base/file.h"
+#include "checkpoint/foreign/family.h"
 #include "checkpoint_models.h"
 
 // A copy of a model's config.json alone with `old` replaced; nothing else is read of a model that is refused by it.
@@ -36,6 +37,12 @@ static ModelShape long_gemma2(void) {
     return s;
 }
 
+static ModelShape many_experts(void) {
+    ModelShape s = qwen3_moe();
+    s.layers = 70, s.ffn = 8, s.vocabulary = 9;
+    return s;
+}
+
 #define CACHE "\"use_cache\": true"
 
 static void refused(void) {
@@ -66,6 +73,19 @@ static void refused(void) {
          "\"layer_types\": [\n    \"sliding_attention\",\n    \"full_attention\",\n    \"sliding_attention\"",
          "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"full_attention\"", ERR_UNAVAILABLE,
          "this model cannot be read: which layers have a window has to repeat"},
+        {mixtral, CACHE, "\"router_jitter_noise\": 0.1", ERR_UNAVAILABLE,
+         "a router_jitter_noise other than 0 is not supported"},
+        {olmoe, CACHE, "\"clip_qkv\": 8.0", ERR_UNAVAILABLE, "clip_qkv is not supported"},
+        {mixtral, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 4", ERR_DATA,
+         "4 experts of a token (num_experts_per_tok), and there are 3"},
+        {mixtral, "\"num_local_experts\": 3", "\"num_local_experts\": 2000", ERR_DATA,
+         "\"num_local_experts\" is not a whole number from 1 to 1024"},
+        {qwen3_moe, "\"mlp_only_layers\": [0]", "\"mlp_only_layers\": [2]", ERR_DATA,
+         "\"mlp_only_layers\" is not a list of layers that the model has"},
+        {qwen3_moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 3", ERR_UNAVAILABLE,
+         "none of its 2 layers has experts"},
+        {many_experts, "\"mlp_only_layers\": [", "\"mlp_only_layers\": [3, 5, ", ERR_UNAVAILABLE,
+         "which layers have experts has to repeat"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Path folder = changed(cases[i].shape, cases[i].old, cases[i].new);
@@ -97,6 +117,21 @@ static void lacks(void) {
                 "Gemma2ForCausalLM has no norms in these places (norm-placement), which this model has");
 }
 
+// Says what to do with experts that no family has.
+static void experts_without_family(void) {
+    const Family *family;
+    ModelShape of_gpt = gpt2(), sigmoid = mixtral();
+    of_gpt.experts = 3, of_gpt.experts_topk = 2, of_gpt.expert_ffn = 20, sigmoid.router_sigmoid = true;
+    EXPECT(family_of(&of_gpt, &family) == ERR_UNAVAILABLE &&
+               strstr(fail_message(), "--position-embedding-type rope --normalization RMSNorm --swiglu"),
+           "%s", fail_message());
+    EXPECT(family_of(&sigmoid, &family) == ERR_UNAVAILABLE &&
+               strstr(fail_message(), "MixtralForCausalLM has no sigmoids of routers"),
+           "%s", fail_message());
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"refused", refused}, {"lacks", lacks}, {0}}, argc, argv);
+    return harness_run(
+        (const Test[]){{"refused", refused}, {"lacks", lacks}, {"experts", experts_without_family}, {0}},
+        argc, argv);
 }

@@ -22,6 +22,7 @@ static ModelShape held(ModelShape s) {
     if (s.no_rope_freq) s.no_rope_freq = 4;
     if (s.rope.kind == ROPE_DYNAMIC) s.rope = (Rope){0};
     if (s.window && !s.window_period) s.window = 0;
+    s.experts_period = 0, s.experts_layers = 0;
     if (!model_is_latent(&s)) return s;
     s.rope.attention = 1, s.latent_epsilon = 0,
     s.norm_epsilon = 1e-6f; // and the file does not say which DeepSeek it is
@@ -80,12 +81,19 @@ static ModelShape yarn_factor(void) {
     return s;
 }
 
+static ModelShape full_qwen3_moe(void) {
+    ModelShape s = qwen3_moe();
+    s.experts_period = 0, s.experts_layers = 0;
+    return s;
+}
+
 // Every member of the shape that decides about the function and that the file can hold.
 static void same_model(void) {
     MakeShape *const exact[] = {
-        gpt2,    untied_gpt2, llama,       tied_llama,   biased_queries,   biases_everywhere,
-        qwen3,   wide_heads,  linear_rope, llama3_rope,  tanh_neox,        stablelm,
-        granite, yarn_factor, nemotron,    usual_gemma3, attention_biases, mlp_biases};
+        gpt2,    untied_gpt2,    llama,       tied_llama,   biased_queries,   biases_everywhere,
+        qwen3,   wide_heads,     linear_rope, llama3_rope,  tanh_neox,        stablelm,
+        granite, yarn_factor,    nemotron,    usual_gemma3, attention_biases, mlp_biases,
+        mixtral, full_qwen3_moe, olmoe};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         ModelShape shape = exact[i]();
         char name[32];

@@ -71,8 +71,8 @@ Status config_must_be(Config *c, const char *name, bool wanted) {
 
 Status config_must_be_zero(Config *c, const char *name) {
     const Json *value = config_member(c, name);
-    int64_t number = 0;
-    if (!config_is_given(value) || (json_int(value, &number) && number == 0)) return OK;
+    double number = 1;
+    if (!config_is_given(value) || (json_double(value, &number) && number == 0)) return OK;
     return fail(ERR_UNAVAILABLE, "%s: a %s other than 0 is not supported", c->what, name);
 }
 
@@ -93,8 +93,9 @@ static const char *const harmless[] = {
     "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "classifier_dropout", "prefix",
     "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id", "num_labels",
     "summary_*", "gradient_checkpointing", "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16",
-    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
-    "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss", "chunk_size_feed_forward",
+    "output_attentions", "output_hidden_states", "output_router_logits", "router_aux_loss_coef",
+    "output_past", "output_scores", "return_dict", "return_dict_in_generate", "remove_invalid_values",
+    "tf_legacy_loss", "chunk_size_feed_forward",
     // Members of generation_config.json, which older versions kept here.
     "do_sample", "early_stopping", "max_length", "min_length", "max_new_tokens", "min_new_tokens",
     "penalty_alpha", "renormalize_logits", "temperature", "top_k", "top_p", "typical_p", "num_beams",

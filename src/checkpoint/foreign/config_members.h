@@ -2,7 +2,7 @@
 #pragma once
 #include "checkpoint/foreign/hugging_face.h"
 
-enum { MAX_READ = 48 };
+enum { MAX_READ = 64 };
 
 // An object, and the names that were read from it.
 typedef struct {
@@ -32,8 +32,12 @@ const Json *config_unread(const Config *config);
 // Refuses members that were not read, such as a window, a multiplier or another norm: the model would differ.
 Status config_check_all_read(const Config *config);
 
-// Read the members about rotary positions and about windows of attention (hugging_face_rotation.c,
-// hugging_face_windows.c), once the sizes are read.
+// Finds how the marks of layers, each 0 or 1, repeat: after `period` layers, of which those have it whose bit is set;
+// 0: all layers are as the first. Returns whether they do within MAX_WINDOW_PERIOD layers.
+bool config_pattern(const char *set, int layers, int *period, uint64_t *bits);
+// Read the members about rotary positions, about windows of attention and about experts (hugging_face_rotation.c,
+// hugging_face_windows.c, hugging_face_experts.c), once the sizes are read; about experts once all others are.
 Status config_rotation(Config *config, const Family *family, ModelShape *shape);
 Status config_windows(Config *config, const Family *family, ModelShape *shape);
 Status config_no_rope(Config *config, const Family *family, ModelShape *shape);
+Status config_experts(Config *config, const Family *family, ModelShape *shape);

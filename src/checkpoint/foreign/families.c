@@ -119,11 +119,28 @@ static const char *lack_of_factors(const Family *f, const ModelShape *s) {
     return NULL;
 }
 
+static const char *lack_of_experts(const Family *f, const ModelShape *s) {
+    const Trait traits[] = {
+        {s->experts && !has_member(f, "experts"), "layers with experts (num-experts)"},
+        {!s->experts && f->is.experts, "models without experts"},
+        {s->experts_period && !says(f, SAYS_SPARSE | SAYS_DENSE), "layers without experts (moe-layer-freq)"},
+        {s->router_pre_softmax && !has_member(f, "router_pre_softmax"),
+         "softmax over all experts (moe-router-pre-softmax)"},
+        {s->router_sigmoid, "sigmoids of routers (moe-router-score-function)"},
+        {s->router_scale > 0 && s->router_scale != 1,
+         "factor of the experts' weights (moe-router-topk-scaling-factor)"},
+        {s->router_groups, "groups of experts (moe-router-num-groups)"},
+        {s->shared_ffn, "shared experts (moe-shared-expert-intermediate-size)"},
+    };
+    return first_lack(traits, sizeof traits / sizeof *traits);
+}
+
 // Returns a part of a model that a family does not have, or NULL.
 static const char *lack_of(const Family *f, const ModelShape *s) {
     const char *lack = lack_of_layers(f, s);
     if (!lack) lack = lack_of_biases(f, s);
     if (!lack) lack = lack_of_heads(f, s);
+    if (!lack) lack = lack_of_experts(f, s);
     return lack ? lack : lack_of_factors(f, s);
 }
 
@@ -146,7 +163,15 @@ Status family_of(const ModelShape *s, const Family **family) {
     if (own && !lack_of(own, s)) return *family = own, OK;
     for (int i = 0; i < num_families; i++)
         if (!lack_of(&families[i], s)) return *family = &families[i], OK;
-    *family = family_named(rotary ? "LlamaForCausalLM" : "GPT2LMHeadModel");
+    if (s->experts && !rotary)
+        return fail(
+            ERR_UNAVAILABLE,
+            "models with experts are written as Mixtral, Qwen3-MoE or OLMoE, which have rotary positions, RMSNorm and "
+            "SwiGLU, and this one has not: it stays in trireme's checkpoints. Train one to export with "
+            "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear");
+    *family = family_named(!rotary      ? "GPT2LMHeadModel"
+                           : s->experts ? "MixtralForCausalLM"
+                                        : "LlamaForCausalLM");
     return fail(ERR_UNAVAILABLE, "%s has no %s, which this model has%s", (*family)->architecture,
                 lack_of(*family, s), rotary ? ", nor has any other family that is known" : "");
 }

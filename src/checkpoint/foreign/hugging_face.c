@@ -187,13 +187,22 @@ static Status read_config(HuggingFace *m) {
     return status;
 }
 
+// The least that layers with experts have: one for each expert.
+static int64_t tensors_of_experts(const ModelShape *s) {
+    int64_t count = 0;
+    for (int layer = 0; layer < s->layers; layer++)
+        if (model_layer_has_experts(s, layer)) count += s->experts;
+    return count;
+}
+
 static Status open_model(HuggingFace *m) {
     TRY(read_config(m));
     TRY(open_files(m));
     // Checked before anything is allocated for each layer.
-    if (m->info.shape.layers > num_tensors(m))
-        return fail(ERR_DATA, "%s: %d layers in config.json, %" PRId64 " tensors", m->folder,
-                    m->info.shape.layers, num_tensors(m));
+    const ModelShape *s = &m->info.shape;
+    if (s->layers > num_tensors(m) || tensors_of_experts(s) > num_tensors(m))
+        return fail(ERR_DATA, "%s: %d layers%s in config.json, %" PRId64 " tensors", m->folder, s->layers,
+                    s->experts ? " with experts" : "", num_tensors(m));
     TRY(mapping_create(&m->mapping, &m->info.shape, m->family, FORMAT_HUGGING_FACE));
     return find_tensors(m);
 }

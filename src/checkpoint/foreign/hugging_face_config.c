@@ -105,19 +105,30 @@ static Status read_derived(Config *c, const FamilyMember *m, const ManifestField
     return OK;
 }
 
+static Status read_flag(Config *c, const FamilyMember *m, const ManifestField *field, ModelShape *s) {
+    bool flag = m->missing != 0;
+    TRY(config_flag(c, m->name, &flag));
+    *(bool *)((char *)s + field->offset) = flag != (m->meaning == NEGATED);
+    return OK;
+}
+
+static Status read_whole(Config *c, const FamilyMember *m, const ManifestField *field, ModelShape *s) {
+    int value = (int)m->missing;
+    if (m->other) TRY(config_size(c, m->other, (int)field->most, &value));
+    TRY(config_size(c, m->name, (int)field->most, &value));
+    *(int *)(void *)((char *)s + field->offset) = value;
+    return OK;
+}
+
 static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {
     const ModelSize *size = size_named(m->size);
     const ManifestField *field = &size->field;
     double value = m->missing;
-    bool flag = m->missing != 0;
     if (m->meaning == SAME_CAP) return read_cap(c, m, field, s);
     if (m->meaning == INVERSE_SQUARE) return read_inverse_square(c, m, field, s);
     if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) return read_derived(c, m, field, s);
-    if (field->type == BOOL_FIELD) {
-        TRY(config_flag(c, m->name, &flag));
-        *(bool *)((char *)s + field->offset) = flag;
-        return OK;
-    }
+    if (field->type == BOOL_FIELD) return read_flag(c, m, field, s);
+    if (field->type == INT_FIELD) return read_whole(c, m, field, s);
     TRY(config_real(c, m->name, field->least, field->most, &value));
     // A factor of zero would be none at all in a shape.
     if (value == 0 && size->meaning != MEANS_TRAINING) return config_bad(c, m->name, "a number above 0");
@@ -252,6 +263,7 @@ static Status read_llama(Config *c, const Family *f, ModelShape *s) {
     TRY(read_dropouts(c, f, s));
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
         TRY(read_other(c, m, s));
+    TRY(config_experts(c, f, s));
     if (s->residual_multiplier > 0 && (model_has_proj_bias(s) || model_has_mlp_bias(s)))
         return fail(ERR_UNAVAILABLE,
                     "%s: this model cannot be read: residual_multiplier would multiply biases, too, and "

@@ -189,6 +189,15 @@ static const char *activation_name(Activation activation) {
     }
 }
 
+static void write_layers_with_experts(const ModelShape *s, Text *out) {
+    int count = 0;
+    write_int(out, "decoder_sparse_step", 1);
+    text_add(out, "  \"mlp_only_layers\": [");
+    for (int i = 0; i < s->layers; i++)
+        if (!model_layer_has_experts(s, i)) text_add(out, "%s%d", count++ ? ", " : "", i);
+    text_add(out, "],\n");
+}
+
 static double real_of(const ManifestField *field, const ModelShape *s) {
     const void *at = (const char *)s + field->offset;
     return field->type == FLOAT_FIELD ? (double)*(const float *)at : *(const double *)at;
@@ -214,8 +223,13 @@ static void write_derived(const ModelShape *s, const FamilyMember *m, double our
 
 static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) {
     const ModelSize *size = size_named(m->size);
+    const void *at = (const char *)s + size->field.offset;
     if (size->field.type == BOOL_FIELD) {
-        write_flag(out, m->name, *(const bool *)((const char *)s + size->field.offset));
+        write_flag(out, m->name, *(const bool *)at != (m->meaning == NEGATED));
+        return;
+    }
+    if (size->field.type == INT_FIELD) {
+        write_int(out, m->name, *(const int *)at);
         return;
     }
     if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) {
@@ -263,6 +277,7 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     }
     write_windows(s, f, out);
     write_no_rope(s, f, out);
+    if (f->says & SAYS_SPARSE) write_layers_with_experts(s, out);
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
         write_member(s, m, out);
     write_rotation(s, f, out);
@@ -293,6 +308,7 @@ void config_write(const CheckpointInfo *info, const Family *family, FileType typ
     bool gpt2 = family->dialect == DIALECT_GPT2;
     ModelTokens tokens = all_tokens(&info->tokens, gpt2, tokenizer);
     text_add(out, "{\n  \"architectures\": [\"%s\"],\n", family->architecture);
+    if (family->says & EXPERTS_ARE_MLPS) s->ffn = s->expert_ffn;
     (gpt2 ? write_gpt2 : write_llama)(s, family, out);
     write_tokens(out, "bos_token_id", &tokens.begin, 1);
     write_tokens(out, "eos_token_id", tokens.ends, tokens.num_ends);

@@ -12,8 +12,10 @@ typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_vector;
-    bool is_position; // the table of positions
-    bool transposed;  // the file stores [cols, rows]; true for every vector
+    bool is_fp32;    // in GGUF, whatever the type of the others: the table of positions, routers
+    bool transposed; // the file stores [cols, rows]; true for every vector
+    // Experts whose rows it has, one after the other: the file has a dimension for them. 0: it is a matrix or vector.
+    int64_t matrices;
     // Rows of a head, of which those from `plain` on are stored in another order: the first of one half of them, the
     // first of the other, the second of both, and so on. 0: none are.
     int64_t permuted, plain;
