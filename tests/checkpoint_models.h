@@ -245,13 +245,21 @@ static inline ModelShape olmoe(void) {
     return s;
 }
 
+static inline ModelShape deepseek2_lite(void) {
+    ModelShape s = deepseek2();
+    s.experts = 4, s.experts_topk = 3, s.expert_ffn = 12, s.shared_ffn = 24, s.router_pre_softmax = true;
+    s.router_scale = 1.5f, s.router_groups = s.router_open_groups = 2, s.experts_period = 2,
+    s.experts_layers = 2;
+    return s;
+}
+
 typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {
     gpt2,       untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
     wide_heads, attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
     qwen3,      smollm3,          phi3,       olmo2,      gemma2,         gemma3,
     neox,       stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
-    deepseek3,  mixtral,          qwen3_moe,  olmoe};
+    deepseek3,  mixtral,          qwen3_moe,  olmoe,      deepseek2_lite};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

@@ -43,15 +43,34 @@ static ModelShape many_experts(void) {
     return s;
 }
 
+static ModelShape one_group(void) {
+    ModelShape s = deepseek2_lite();
+    s.experts_topk = s.router_open_groups = 1;
+    return s;
+}
+
 #define CACHE "\"use_cache\": true"
 
+typedef struct {
+    MakeShape *shape;
+    const char *old, *new;
+    Status status;
+    const char *told;
+} Refusal;
+
+static void expect_refusals(const Refusal *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        Path folder = changed(cases[i].shape, cases[i].old, cases[i].new);
+        ModelSource *source;
+        Status status = model_source_open(&source, folder.text, -1);
+        EXPECT(status == cases[i].status && !source, "case %zu: exit %d: %s", i, status, fail_message());
+        EXPECT(strstr(fail_message(), cases[i].told), "no '%s' in: %s", cases[i].told, fail_message());
+        model_source_close(source);
+    }
+}
+
 static void refused(void) {
-    static const struct {
-        MakeShape *shape;
-        const char *old, *new;
-        Status status;
-        const char *told;
-    } cases[] = {
+    static const Refusal cases[] = {
         {granite, "\"attention_multiplier\": 0.015625", "\"attention_multiplier\": 0", ERR_DATA,
          "\"attention_multiplier\" is not a number above 0"},
         {granite, "\"logits_scaling\": 8.0", "\"logits_scaling\": 0", ERR_DATA,
@@ -73,6 +92,12 @@ static void refused(void) {
          "\"layer_types\": [\n    \"sliding_attention\",\n    \"full_attention\",\n    \"sliding_attention\"",
          "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"full_attention\"", ERR_UNAVAILABLE,
          "this model cannot be read: which layers have a window has to repeat"},
+    };
+    expect_refusals(cases, sizeof cases / sizeof *cases);
+}
+
+static void refused_experts(void) {
+    static const Refusal cases[] = {
         {mixtral, CACHE, "\"router_jitter_noise\": 0.1", ERR_UNAVAILABLE,
          "a router_jitter_noise other than 0 is not supported"},
         {olmoe, CACHE, "\"clip_qkv\": 8.0", ERR_UNAVAILABLE, "clip_qkv is not supported"},
@@ -84,17 +109,22 @@ static void refused(void) {
          "\"mlp_only_layers\" is not a list of layers that the model has"},
         {qwen3_moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 3", ERR_UNAVAILABLE,
          "none of its 2 layers has experts"},
+        {deepseek2_lite, "\"topk_group\": 2", "\"topk_group\": 1", ERR_DATA,
+         "2 groups (n_group) of 4 experts, of which 1 (topk_group) are open"},
+        {one_group, "\"num_experts_per_tok\": 1", "\"num_experts_per_tok\": 2", ERR_UNAVAILABLE,
+         "supported for fewer experts of a token than 2 topk_group; there are 2, and topk_group is 1"},
+        {deepseek2_lite, "\"topk_method\": \"group_limited_greedy\"", "\"topk_method\": \"noaux_tc\"",
+         ERR_UNAVAILABLE, "topk_method \"noaux_tc\" is not supported"},
+        {deepseek2_lite, "\"norm_topk_prob\": false", "\"norm_topk_prob\": true", ERR_UNAVAILABLE,
+         "norm_topk_prob is not supported"},
+        {deepseek2_lite, CACHE, "\"moe_layer_freq\": 2", ERR_UNAVAILABLE,
+         "a moe_layer_freq other than 1 is not supported"},
+        {deepseek3, "\"first_k_dense_replace\": 2", "\"first_k_dense_replace\": 1", ERR_UNAVAILABLE,
+         "its layers from 1 of 2 on have experts (first_k_dense_replace), whose choice has biases"},
         {many_experts, "\"mlp_only_layers\": [", "\"mlp_only_layers\": [3, 5, ", ERR_UNAVAILABLE,
          "which layers have experts has to repeat"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Path folder = changed(cases[i].shape, cases[i].old, cases[i].new);
-        ModelSource *source;
-        Status status = model_source_open(&source, folder.text, -1);
-        EXPECT(status == cases[i].status && !source, "case %zu: exit %d: %s", i, status, fail_message());
-        EXPECT(strstr(fail_message(), cases[i].told), "no '%s' in: %s", cases[i].told, fail_message());
-        model_source_close(source);
-    }
+    expect_refusals(cases, sizeof cases / sizeof *cases);
 }
 
 static void expect_lack(ModelShape shape, const char *wanted) {
@@ -131,7 +161,10 @@ static void experts_without_family(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run(
-        (const Test[]){{"refused", refused}, {"lacks", lacks}, {"experts", experts_without_family}, {0}},
-        argc, argv);
+    return harness_run((const Test[]){{"refused", refused},
+                                      {"refused_experts", refused_experts},
+                                      {"lacks", lacks},
+                                      {"experts", experts_without_family},
+                                      {0}},
+                       argc, argv);
 }

@@ -17,13 +17,13 @@ static void add_count(double count, Text *out) {
 }
 
 static void add_row(const ModelPreset *model, const Options *o, const ModelShape *shape, Text *out) {
-    text_add(out, "%-15s", model->name);
+    text_add(out, "%-20s", model->name);
     add_count((double)model_parameters(shape), out);
     if (shape->experts)
         add_count((double)model_active_parameters(shape), out);
     else
         text_add(out, " %10s", "-");
-    text_add(out, " %6d %6d %5d %6d %6d %8d %10d  %-14s %s\n", o->num_layers, o->hidden_size,
+    text_add(out, " %6d %6d %5d %6d %6d %8d %10d  %-16s %s\n", o->num_layers, o->hidden_size,
              o->num_attention_heads, o->shape.query_groups, o->ffn_hidden_size, o->seq_length, o->vocab_size,
              model->family, model->source);
 }
@@ -46,7 +46,7 @@ Status cmd_models(Options *options) {
     Text text = {0};
     Status status = OK;
     // A token of a model with experts uses some of its parameters.
-    text_add(&text, "%-15s %10s %10s %6s %6s %5s %6s %6s %8s %10s  %-14s %s\n", "name", "parameters",
+    text_add(&text, "%-20s %10s %10s %6s %6s %5s %6s %6s %8s %10s  %-16s %s\n", "name", "parameters",
              "active", "layers", "hidden", "heads", "groups", "ffn", "sequence", "vocabulary", "family",
              "source");
     for (int i = 0; i < num_model_presets && status == OK; i++) status = add_model(&model_presets[i], &text);

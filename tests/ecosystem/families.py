@@ -80,6 +80,13 @@ FEATURES = {
                  "latent attention, multipliers, tied"),
     "DeepSeek-V2, dense": ("DeepseekV2", dict(DENSE, q_lora_rank=None, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=0.707, mscale_all_dim=0.4)), "latents of keys and values alone, YaRN of scores"),
+    "DeepSeek-V2-Lite": ("DeepseekV2", dict(LATENT, q_lora_rank=None, first_k_dense_replace=1, n_routed_experts=6,
+                                            n_shared_experts=2, num_experts_per_tok=2, moe_intermediate_size=24,
+                                            routed_scaling_factor=1.5),
+                         "latent attention, experts after a dense layer, shared experts, a factor of weights"),
+    "DeepSeek-V2, groups": ("DeepseekV2", dict(LATENT, q_lora_rank=24, n_routed_experts=6, n_shared_experts=1,
+                                               num_experts_per_tok=3, moe_intermediate_size=24, n_group=3, topk_group=2,
+                                               topk_method="group_limited_greedy"), "experts of the best groups"),
     "DeepSeek-V3, dense": ("DeepseekV3", dict(DENSE, q_lora_rank=24, v_head_dim=24, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0)), "latents, values wider than keys"),
     "Mixtral": ("Mixtral", dict(GROUPS, num_local_experts=6, num_experts_per_tok=2, intermediate_size=40, head_dim=24),
@@ -228,7 +235,8 @@ def check_tensors(what, file, theirs, most, least=0.0, moved=None):
 def check_training(name, model):
     state = {n: p.clone() for n, p in model.state_dict().items()}
     theirs, row = None, {}
-    for grid in GRIDS + (EXPERT_GRIDS if hasattr(model.config, "num_experts_per_tok") else []):
+    has_experts = any(".experts." in name for name in state)
+    for grid in GRIDS + (EXPERT_GRIDS if has_experts else []):
         out = run(FAMILY_STEPS, name, f"{name}_out", *grid.split())
         if out is None:
             continue

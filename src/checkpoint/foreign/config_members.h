@@ -15,8 +15,10 @@ typedef struct {
 bool config_is_given(const Json *value); // it is there, and not null
 const Json *config_member(Config *config, const char *name);
 Status config_bad(const Config *config, const char *name, const char *wanted);
-// Reads an integer. A member that is missing or null leaves `out` as it is, and fails where that is -1.
+// Read an integer from 1, or a count from 0 on. A member that is missing or null leaves `out` as it is, and fails where
+// that is -1.
 Status config_size(Config *config, const char *name, int most, int *out);
+Status config_count(Config *config, const char *name, int most, int *out);
 // Reads a number. A member that is missing or null leaves `out` as it is, and fails where that is NaN.
 Status config_real(Config *config, const char *name, double least, double most, double *out);
 Status config_flag(Config *config, const char *name, bool *out);
@@ -40,4 +42,7 @@ bool config_pattern(const char *set, int layers, int *period, uint64_t *bits);
 Status config_rotation(Config *config, const Family *family, ModelShape *shape);
 Status config_windows(Config *config, const Family *family, ModelShape *shape);
 Status config_no_rope(Config *config, const Family *family, ModelShape *shape);
+// Whether no layer of a family that says first_k_dense_replace has experts: then nothing else that is said of them
+// matters. Fails where some have, and the family's experts are not read.
+Status config_dense(Config *config, const Family *family, ModelShape *shape, bool *dense);
 Status config_experts(Config *config, const Family *family, ModelShape *shape);

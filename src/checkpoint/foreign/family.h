@@ -38,7 +38,7 @@ typedef enum {
     SAYS_NO_ROPE = 1 << 12,       // no_rope_layers, no_rope_layer_interval
     SAYS_DROPOUTS = 1 << 13,      // resid_pdrop, embd_pdrop
     SAYS_LATENT = 1 << 14,        // q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
-    SAYS_DENSE = 1 << 15,         // first_k_dense_replace: layers before those with experts
+    SAYS_DENSE = 1 << 15, // first_k_dense_replace: layers before those with experts, as DeepSeek has them
     // Rules without a member of their own.
     HAS_ROOT_EMBEDDING = 1 << 16, // embeddings are multiplied by sqrt(hidden size)
     NEEDS_WHOLE_HEADS = 1 << 17,  // heads divide the hidden size
@@ -97,6 +97,8 @@ typedef struct {
 extern const Family families[];
 extern const int num_families;
 
+bool family_has(const Family *family, const char *size); // a member for a size of ModelShape
+bool size_is_of_experts(const char *size);
 const Family *family_named(const char *architecture); // NULL: it is not read
 // Finds the family that computes the same as a model of this shape: its own where that does, else the first. Fails with
 // ERR_UNAVAILABLE, which names a part that none has. Dropout does not matter, since only training uses it.

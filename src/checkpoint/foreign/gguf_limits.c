@@ -108,6 +108,9 @@ Status family_in_gguf(const Family *f, const ModelShape *shape) {
     TRY(check_layers(f, s));
     TRY(check_rotation(f, s));
     TRY(check_latents(f, s));
+    if (s->experts && model_is_latent(s))
+        return fail(ERR_UNAVAILABLE,
+                    "models with latent attention and experts are not written as GGUF: --to hf can hold it");
     if (s->experts_period) return refuse(f, "layers without experts (moe-layer-freq)");
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
         TRY(check_member(f, m, s));

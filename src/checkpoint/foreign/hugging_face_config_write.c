@@ -259,7 +259,18 @@ static void write_latents(const ModelShape *s, const Family *f, Text *out) {
     write_int(out, "qk_nope_head_dim", s->head_size - s->rotary_columns);
     write_int(out, "qk_rope_head_dim", s->rotary_columns);
     write_int(out, "v_head_dim", model_value_size(s));
-    if (f->says & SAYS_DENSE) write_int(out, "first_k_dense_replace", s->layers);
+}
+
+static void write_deepseek(const ModelShape *s, Text *out) {
+    int dense = 0;
+    while (dense < s->layers && !model_layer_has_experts(s, dense)) dense++;
+    write_int(out, "first_k_dense_replace", dense);
+    if (!s->experts) return;
+    write_int(out, "n_shared_experts", s->shared_ffn / s->expert_ffn);
+    write_flag(out, "norm_topk_prob", false);
+    text_add(out, "  \"topk_method\": \"%s\",\n", s->router_groups ? "group_limited_greedy" : "greedy");
+    write_int(out, "n_group", s->router_groups ? s->router_groups : 1);
+    write_int(out, "topk_group", s->router_groups ? s->router_open_groups : 1);
 }
 
 static void write_llama(const ModelShape *s, const Family *f, Text *out) {
@@ -271,6 +282,7 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_MLP_BIAS) write_flag(out, "mlp_bias", model_has_mlp_bias(s));
     write_sizes(out, f, s, llama_names);
     write_latents(s, f, out);
+    if (f->says & SAYS_DENSE) write_deepseek(s, out);
     if (f->says & SAYS_DROPOUTS) {
         write_float(out, "embd_pdrop", s->hidden_dropout);
         write_float(out, "resid_pdrop", s->hidden_dropout);
@@ -279,7 +291,7 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     write_no_rope(s, f, out);
     if (f->says & SAYS_SPARSE) write_layers_with_experts(s, out);
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
-        write_member(s, m, out);
+        if (s->experts || !size_is_of_experts(m->size)) write_member(s, m, out);
     write_rotation(s, f, out);
 }
 
