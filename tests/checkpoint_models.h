@@ -245,6 +245,13 @@ static inline ModelShape olmoe(void) {
     return s;
 }
 
+// All experts of a layer in one tensor, with gate and up together.
+static inline ModelShape granite_moe(void) {
+    ModelShape s = granite();
+    s.experts = 3, s.experts_topk = 2, s.expert_ffn = s.ffn = 20;
+    return s;
+}
+
 static inline ModelShape deepseek2_lite(void) {
     ModelShape s = deepseek2();
     s.experts = 4, s.experts_topk = 3, s.expert_ffn = 12, s.shared_ffn = 24, s.router_pre_softmax = true;
@@ -259,7 +266,7 @@ static MakeShape *const shapes[] = {
     wide_heads, attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
     qwen3,      smollm3,          phi3,       olmo2,      gemma2,         gemma3,
     neox,       stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
-    deepseek3,  mixtral,          qwen3_moe,  olmoe,      deepseek2_lite};
+    deepseek3,  mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

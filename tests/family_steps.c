@@ -74,8 +74,8 @@ static Status write_tensors(const Job *job, const ModelShape *shape, const Param
     CHECK(tensors, "no memory for %d tensors", m.num_tensors);
     for (int i = 0; i < m.num_tensors; i++) {
         const TheirTensor *t = &m.tensors[i];
-        tensors[i] = (SafeTensor){.name = t->name, .type = FILE_F32, .ndim = t->is_vector ? 1 : 2};
-        tensors[i].shape[0] = t->rows, tensors[i].shape[1] = t->cols;
+        tensors[i] = (SafeTensor){.name = t->name, .type = FILE_F32};
+        tensors[i].ndim = tensor_shape(t, tensors[i].shape);
     }
     TRY(safetensors_create(&writer, path, tensors, m.num_tensors, NULL, 0));
     for (int i = 0; i < m.num_tensors; i++) {

@@ -38,7 +38,8 @@ typedef enum {
     FAMILY_DEEPSEEK_V3,
     FAMILY_MIXTRAL,
     FAMILY_QWEN3_MOE,
-    FAMILY_OLMOE
+    FAMILY_OLMOE,
+    FAMILY_GRANITE_MOE
 } ModelFamily;
 // Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
 typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;

@@ -100,6 +100,10 @@ FEATURES = {
                           "experts by the softmax over all, a layer without experts"),
     "OLMoE": ("Olmoe", dict(GROUPS, **EXPERTS, norm_topk_prob=False),
               "experts by the softmax over all, norms of all queries and keys"),
+    "Granite-MoE": ("GraniteMoe", dict(GROUPS, num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=12.0,
+                                       residual_multiplier=0.22, logits_scaling=6.0, attention_multiplier=0.3,
+                                       tie_word_embeddings=True),
+                    "all experts of a layer in one tensor, four multipliers, tied"),
 }
 failures = 0
 
@@ -157,10 +161,16 @@ def loss_of(model, samples):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), samples[:, 1:].reshape(-1))
 
 
+# What a name is in files where it is another one.
+RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}, "mixtral": {".mlp.": ".block_sparse_moe."},
+           "granitemoe": {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
+                          ".router.weight": ".router.layer.weight"}}
+
+
 def name_in_files(model, name):
-    if model.config.model_type == "gpt_neox" and name == "lm_head.weight":
-        return "embed_out.weight"
-    return name.replace(".mlp.", ".block_sparse_moe.") if model.config.model_type == "mixtral" else name
+    for old, new in RENAMED.get(model.config.model_type, {}).items():
+        name = name.replace(old, new)
+    return name
 
 
 def in_files(model, tensors):
@@ -299,8 +309,10 @@ def check_gguf(name, model):
     architecture = bytes(reader.fields["general.architecture"].parts[-1]).decode()
     arch = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
-    # There all experts of a layer are one tensor.
+    # There all experts of a layer are one tensor, and gate and up two.
     keys = {re.sub(r"\.experts\.\d+\.", ".experts.", key) for key in parameters_of(model)}
+    keys = {key.replace("block_sparse_moe.input_linear", f"mlp.experts.{half}")
+            for key in keys for half in ("gate_proj", "up_proj")}
     wanted = {names.get_name(key, try_suffixes=(".weight", ".bias")) for key in keys}
     found = {tensor.name for tensor in reader.tensors} - {"rope_freqs.weight"}
     expect(wanted == found, name, "names in GGUF", wanted ^ found)

@@ -183,7 +183,7 @@ Status family_of(const ModelShape *s, const Family **family) {
     if (s->experts && !rotary)
         return fail(
             ERR_UNAVAILABLE,
-            "models with experts are written as Mixtral, Qwen3-MoE, OLMoE or DeepSeek-V2, which have rotary positions, RMSNorm and "
+            "models with experts are written as Mixtral, Qwen3-MoE, OLMoE, Granite-MoE or DeepSeek-V2, which have rotary positions, RMSNorm and "
             "SwiGLU, and this one has not: it stays in trireme's checkpoints. Train one to export with "
             "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear");
     *family = family_named(!rotary      ? "GPT2LMHeadModel"

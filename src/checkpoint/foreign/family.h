@@ -10,15 +10,17 @@ typedef enum { DIALECT_GPT2, DIALECT_LLAMA, NUM_DIALECTS } Dialect;
 
 // The names of tensors, bits: a row of the table in mapping.c says for which of them it is.
 typedef enum {
-    NAMES_GPT2 = 1,      // "transformer.h.0.attn.c_attn", linear weights transposed
-    NAMES_LLAMA = 2,     // "model.layers.0.self_attn.q_proj"
-    NAMES_AFTER = 4,     // as Llama's, with norms after attention and MLP
-    NAMES_FUSED = 8,     // as Llama's, with queries, keys and values in one tensor, and gate and up
-    NAMES_UNGATED = 16,  // as Llama's, without a gate
-    NAMES_NEOX = 32,     // "gpt_neox.layers.0.attention.query_key_value"
-    NAMES_LATENT = 64,   // as Llama's, with down and up projections of queries, keys and values
-    NAMES_MIXTRAL = 128, // as Llama's, with experts in a "block_sparse_moe"
-    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED | NAMES_LATENT | NAMES_MIXTRAL
+    NAMES_GPT2 = 1,          // "transformer.h.0.attn.c_attn", linear weights transposed
+    NAMES_LLAMA = 2,         // "model.layers.0.self_attn.q_proj"
+    NAMES_AFTER = 4,         // as Llama's, with norms after attention and MLP
+    NAMES_FUSED = 8,         // as Llama's, with queries, keys and values in one tensor, and gate and up
+    NAMES_UNGATED = 16,      // as Llama's, without a gate
+    NAMES_NEOX = 32,         // "gpt_neox.layers.0.attention.query_key_value"
+    NAMES_LATENT = 64,       // as Llama's, with down and up projections of queries, keys and values
+    NAMES_MIXTRAL = 128,     // as Llama's, with experts in a "block_sparse_moe"
+    NAMES_GRANITE_MOE = 256, // as Llama's, with all experts of a layer in one tensor, gate and up together
+    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED | NAMES_LATENT |
+                       NAMES_MIXTRAL | NAMES_GRANITE_MOE
 } TensorNames;
 
 // Bits: the features that a family's configuration states, since its models may differ there from `Family.is`.

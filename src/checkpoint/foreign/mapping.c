@@ -166,6 +166,20 @@ static const Row table[] = {
      PART_ALL,
      NAMES_MIXTRAL,
      {"model.layers.%d.block_sparse_moe.experts.%d.w2", "blk.%d.ffn_down_exps"}},
+    {"mlp.router",
+     PART_ALL,
+     NAMES_GRANITE_MOE,
+     {"model.layers.%d.block_sparse_moe.router.layer", "blk.%d.ffn_gate_inp"}},
+    {"mlp.experts.linear_fc1",
+     PART_ALL,
+     NAMES_GRANITE_MOE,
+     {"model.layers.%d.block_sparse_moe.input_linear", NULL}},
+    {"mlp.experts.linear_fc1", PART_GATE, NAMES_GRANITE_MOE, {NULL, "blk.%d.ffn_gate_exps"}},
+    {"mlp.experts.linear_fc1", PART_UP, NAMES_GRANITE_MOE, {NULL, "blk.%d.ffn_up_exps"}},
+    {"mlp.experts.linear_fc2",
+     PART_ALL,
+     NAMES_GRANITE_MOE,
+     {"model.layers.%d.block_sparse_moe.output_linear", "blk.%d.ffn_down_exps"}},
     {"mlp.shared_experts.linear_fc1",
      PART_GATE,
      NAMES_LATENT,
@@ -375,17 +389,24 @@ static void add_tied_output(const Maker *maker) {
             add_part(maker, w, &output, &table[NUM_ROWS - 1]);
 }
 
-static bool is_row_of(const Row *row, const Maker *maker, const char *stem) {
-    return row->names & maker->family->names && row->theirs[maker->format] && !strcmp(row->ours, stem);
+static bool has_row(const Family *family, Format format, const Row *row) {
+    return row->names & family->names && row->theirs[format];
+}
+
+bool mapping_has_experts_apart(const Family *family, Format format) {
+    for (int r = 0; r < NUM_ROWS; r++)
+        if (has_row(family, format, &table[r]) && are_experts_apart(&table[r], format)) return true;
+    return false;
 }
 
 Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family, Format format) {
     *m = (Mapping){0};
     Maker maker = {.mapping = m, .shape = shape, .family = family, .format = format};
     TRY(model_weights(shape, &m->weights, &m->num_weights));
-    // 2 for the tied output and the divisors; in Hugging Face's each expert of a layer has tensors of its own.
+    // 2 for the tied output and the divisors.
     size_t room = (size_t)m->num_weights * MAX_PARTS + 2;
-    if (format == FORMAT_HUGGING_FACE) room += (size_t)shape->layers * (size_t)shape->experts * MAX_PARTS;
+    if (mapping_has_experts_apart(family, format))
+        room += (size_t)shape->layers * (size_t)shape->experts * MAX_PARTS;
     m->tensors = calloc(room, sizeof *m->tensors);
     m->strips = calloc(room, sizeof *m->strips);
     if (!m->tensors || !m->strips) {
@@ -396,7 +417,8 @@ Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family,
         Name name = take_apart(&m->weights[w]);
         int before = m->num_strips;
         for (int r = 0; r < NUM_ROWS; r++)
-            if (is_row_of(&table[r], &maker, name.stem)) add_part(&maker, w, &name, &table[r]);
+            if (has_row(family, format, &table[r]) && !strcmp(table[r].ours, name.stem))
+                add_part(&maker, w, &name, &table[r]);
         if (m->num_strips == before) {
             Status status =
                 fail(ERR_UNAVAILABLE,
@@ -426,6 +448,14 @@ int mapping_find(const Mapping *m, const char *weight) {
     for (int i = 0; i < m->num_weights; i++)
         if (!strcmp(m->weights[i].name, weight)) return i;
     CHECK(false, "the model has no weight %s", weight);
+}
+
+int tensor_shape(const TheirTensor *t, int64_t shape[3]) {
+    shape[0] = t->transposed && !t->is_vector ? t->cols : t->rows;
+    shape[1] = t->transposed ? t->rows : t->cols;
+    if (t->is_vector || !t->matrices) return t->is_vector ? 1 : 2;
+    shape[0] = t->matrices, shape[1] = t->rows / t->matrices, shape[2] = t->cols;
+    return 3;
 }
 
 // ---- rows of a strip --------------------------------------------------------------------------------------

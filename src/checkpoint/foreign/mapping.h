@@ -55,9 +55,13 @@ typedef struct {
     int num_strips;
 } Mapping;
 
+// Whether each expert has tensors of its own in these files; else a tensor has all experts of a layer.
+bool mapping_has_experts_apart(const Family *family, Format format);
 Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *family, Format format);
 void mapping_destroy(Mapping *mapping);
 int mapping_find(const Mapping *mapping, const char *weight); // the number of a weight that it has (CHECK)
+// Writes the dimensions of a tensor in files where the slowest one comes first, and returns how many they are.
+int tensor_shape(const TheirTensor *tensor, int64_t shape[3]);
 bool weight_is_vector(const WeightSpec *weight);
 // The rows of a part of a weight of `rows` rows: a strip that is of no tensor yet.
 WeightStrip weight_strip(const ModelShape *shape, WeightPart part, int64_t rows);
