@@ -274,6 +274,13 @@ static Status read_members(const Keys *k, ModelShape *s) {
     return OK;
 }
 
+static Status check_experts(const Keys *k, ModelShape *s) {
+    if (k->family->says & EXPERTS_ARE_MLPS) s->expert_ffn = s->ffn;
+    if (!s->experts || (s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0)) return OK;
+    return fail(ERR_DATA, "%s: a token has %d of %d experts of width %d: their number is from 1 to all",
+                k->file->path, s->experts_topk, s->experts, s->expert_ffn);
+}
+
 // ---- the whole model -------------------------------------------------------------------------------------
 
 static bool starts_with(GgufString text, const char *prefix, size_t size) {
@@ -318,7 +325,7 @@ static Status read_shape(const Keys *k, ModelShape *s) {
     TRY(read_rotation(k, s));
     TRY(read_windows(k, s));
     TRY(read_members(k, s));
-    if (k->family->says & EXPERTS_ARE_MLPS) s->expert_ffn = s->ffn;
+    TRY(check_experts(k, s));
     read_biases(k, s);
     s->untied = is_untied(k);
     if (!s->window) s->window_period = 0, s->window_layers = 0;
