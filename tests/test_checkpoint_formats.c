@@ -153,6 +153,39 @@ static void llama_layout(void) {
     safetensors_close(file);
 }
 
+// Each expert has tensors of its own; ours has all gates and ups one after the other, by expert.
+static void experts_layout(void) {
+    ModelShape shape = olmoe(), other = mixtral();
+    enum { F = 20, H = 32, LAST = 2 };
+    Path save = path_of("layout_experts"), folder = inside(save.text, "hf"),
+         second = path_of("layout_mixtral");
+    float fc1[MAX_ELEMENTS], fc2[MAX_ELEMENTS];
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, true, false};
+    WeightSpec outer = {"decoder.layers.1.mlp.experts.linear_fc2.weight", 3 * H, F, true, false};
+    fill(&inner, 5, fc1);
+    fill(&outer, 5, fc2);
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    Safetensors *file;
+    EXPECT_OK(safetensors_open(&file, inside(folder.text, "model.safetensors").text));
+    EXPECT(safetensors_find(file, "model.layers.1.mlp.gate.weight"), "no router");
+    EXPECT(!safetensors_find(file, "model.layers.1.mlp.experts.3.gate_proj.weight"), "a fourth expert");
+    int64_t gate = (LAST * 2 * F + 7) * H + 9, up = gate + F * H, down = (LAST * H + 7) * F + 9;
+    EXPECT(element(file, "model.layers.1.mlp.experts.2.gate_proj.weight", 7 * H + 9) == fc1[gate], "gate");
+    EXPECT(element(file, "model.layers.1.mlp.experts.2.up_proj.weight", 7 * H + 9) == fc1[up], "up");
+    EXPECT(element(file, "model.layers.1.mlp.experts.2.down_proj.weight", 7 * F + 9) == fc2[down], "down");
+    safetensors_close(file);
+    make_checkpoint(second.text, &other, 7, 5);
+    export_to(second.text, inside(second.text, "hf").text, FILE_F32);
+    EXPECT_OK(safetensors_open(&file, inside(second.text, "hf/model.safetensors").text));
+    EXPECT(element(file, "model.layers.1.block_sparse_moe.experts.2.w1.weight", 7 * H + 9) == fc1[gate],
+           "w1");
+    EXPECT(element(file, "model.layers.1.block_sparse_moe.experts.2.w3.weight", 7 * H + 9) == fc1[up], "w3");
+    EXPECT(element(file, "model.layers.1.block_sparse_moe.experts.2.w2.weight", 7 * F + 9) == fc2[down],
+           "w2");
+    safetensors_close(file);
+}
+
 // ---- GGUF -----------------------------------------------------------------------------------------------
 
 static Gguf *export_gguf_to(const char *save, const char *name, GgufKind kind) {
@@ -199,6 +232,34 @@ static void llama_gguf(void) {
         }
     gguf_read(file, v, (8 + 3) * 32, 32, row);
     EXPECT(!memcmp(row, qkv + our_row(&shape, 1, 2, 0, 3) * 32, sizeof row), "a value");
+    gguf_close(file);
+}
+
+// All experts of a layer are one tensor there, of three dimensions; the router stays in fp32.
+static void experts_gguf(void) {
+    ModelShape shape = mixtral();
+    enum { F = 20, H = 32 };
+    Path save = path_of("gguf_experts");
+    float fc1[MAX_ELEMENTS], row[H];
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, true, false};
+    fill(&inner, 5, fc1);
+    make_checkpoint(save.text, &shape, 7, 5);
+    Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
+    EXPECT(gguf_string_is(gguf_find(file, "general.architecture"), "llama"), "the architecture");
+    EXPECT(number(file, "llama.expert_count") == 3 && number(file, "llama.expert_used_count") == 2 &&
+               number(file, "llama.feed_forward_length") == F,
+           "metadata");
+    const GgufTensor *up = gguf_tensor(file, "blk.1.ffn_up_exps.weight");
+    CHECK(up && gguf_tensor(file, "blk.1.ffn_down_exps.weight"), "tensors are missing");
+    EXPECT(up->ndim == 3 && up->dims[0] == H && up->dims[1] == F && up->dims[2] == 3, "the shape of ups");
+    gguf_read(file, up, (2 * F + 7) * H, H, row);
+    EXPECT(!memcmp(row, fc1 + (2 * 2 * F + F + 7) * H, sizeof row), "a row of the last expert's up");
+    gguf_close(file);
+    file = export_gguf_to(save.text, "q8.gguf", GGUF_Q8_0);
+    const GgufTensor *router = gguf_tensor(file, "blk.0.ffn_gate_inp.weight"),
+                     *gate = gguf_tensor(file, "blk.0.ffn_gate_exps.weight");
+    CHECK(router && gate, "tensors are missing");
+    EXPECT(router->type == GGML_F32 && gate->type == GGML_Q8_0, "types");
     gguf_close(file);
 }
 
@@ -333,7 +394,9 @@ int main(int argc, char **argv) {
                                       {"rounded", rounded},
                                       {"gpt2_layout", gpt2_layout},
                                       {"llama_layout", llama_layout},
+                                      {"experts_layout", experts_layout},
                                       {"llama_gguf", llama_gguf},
+                                      {"experts_gguf", experts_gguf},
                                       {"scaled_gguf", scaled_gguf},
                                       {"quantised_gguf", quantised_gguf},
                                       {"companions_stay", companions_stay},

@@ -40,7 +40,11 @@ typedef enum {
     FAMILY_NEMOTRON,
     FAMILY_MINICPM3,
     FAMILY_DEEPSEEK_V2,
-    FAMILY_DEEPSEEK_V3
+    FAMILY_DEEPSEEK_V3,
+    FAMILY_MIXTRAL,
+    FAMILY_QWEN3_MOE,
+    FAMILY_OLMOE,
+    FAMILY_GRANITE_MOE
 } ModelFamily;
 // Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
 typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;
@@ -185,6 +189,8 @@ ParamCount model_embedding_parameters(const ModelShape *shape, int table_rows);
 ParamCount model_head_parameters(const ModelShape *shape, int table_rows);
 // Returns the parameters of the model without padding and adapters; a tied table counts once.
 int64_t model_parameters(const ModelShape *shape);
+int64_t
+model_active_parameters(const ModelShape *shape); // of those the ones that a token uses: of its experts alone
 int64_t model_adapter_parameters(const ModelShape *shape); // of the adapters of all transformer layers
 // Returns the model FLOPs of one iteration over `samples` sequences, without recomputation and with attention in full:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token

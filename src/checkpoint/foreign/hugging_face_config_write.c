@@ -205,6 +205,15 @@ static const char *activation_name(Activation activation) {
     }
 }
 
+static void write_layers_with_experts(const ModelShape *s, Text *out) {
+    int count = 0;
+    write_int(out, "decoder_sparse_step", 1);
+    text_add(out, "  \"mlp_only_layers\": [");
+    for (int i = 0; i < s->layers; i++)
+        if (!model_layer_has_experts(s, i)) text_add(out, "%s%d", count++ ? ", " : "", i);
+    text_add(out, "],\n");
+}
+
 static double real_of(const ManifestField *field, const ModelShape *s) {
     const void *at = (const char *)s + field->offset;
     return field->type == FLOAT_FIELD ? (double)*(const float *)at : *(const double *)at;
@@ -230,8 +239,13 @@ static void write_derived(const ModelShape *s, const FamilyMember *m, double our
 
 static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) {
     const ModelSize *size = size_named(m->size);
+    const void *at = (const char *)s + size->field.offset;
     if (size->field.type == BOOL_FIELD) {
-        write_flag(out, m->name, *(const bool *)((const char *)s + size->field.offset));
+        write_flag(out, m->name, *(const bool *)at != (m->meaning == NEGATED));
+        return;
+    }
+    if (size->field.type == INT_FIELD) {
+        write_int(out, m->name, *(const int *)at);
         return;
     }
     if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) {
@@ -261,7 +275,18 @@ static void write_latents(const ModelShape *s, const Family *f, Text *out) {
     write_int(out, "qk_nope_head_dim", s->head_size - s->rotary_columns);
     write_int(out, "qk_rope_head_dim", s->rotary_columns);
     write_int(out, "v_head_dim", model_value_size(s));
-    if (f->says & SAYS_DENSE) write_int(out, "first_k_dense_replace", s->layers);
+}
+
+static void write_deepseek(const ModelShape *s, Text *out) {
+    int dense = 0;
+    while (dense < s->layers && !model_layer_has_experts(s, dense)) dense++;
+    write_int(out, "first_k_dense_replace", dense);
+    if (!s->experts) return;
+    write_int(out, "n_shared_experts", s->shared_ffn / s->expert_ffn);
+    write_flag(out, "norm_topk_prob", false);
+    text_add(out, "  \"topk_method\": \"%s\",\n", s->router_groups ? "group_limited_greedy" : "greedy");
+    write_int(out, "n_group", s->router_groups ? s->router_groups : 1);
+    write_int(out, "topk_group", s->router_groups ? s->router_open_groups : 1);
 }
 
 static void write_llama(const ModelShape *s, const Family *f, Text *out) {
@@ -273,14 +298,16 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_MLP_BIAS) write_flag(out, "mlp_bias", model_has_mlp_bias(s));
     write_sizes(out, f, s, llama_names);
     write_latents(s, f, out);
+    if (f->says & SAYS_DENSE) write_deepseek(s, out);
     if (f->says & SAYS_DROPOUTS) {
         write_float(out, "embd_pdrop", s->hidden_dropout);
         write_float(out, "resid_pdrop", s->hidden_dropout);
     }
     write_windows(s, f, out);
     write_no_rope(s, f, out);
+    if (f->says & SAYS_SPARSE) write_layers_with_experts(s, out);
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
-        write_member(s, m, out);
+        if (s->experts || !size_is_of_experts(m->size)) write_member(s, m, out);
     write_rotation(s, f, out);
 }
 
@@ -309,6 +336,7 @@ void config_write(const CheckpointInfo *info, const Family *family, FileType typ
     bool gpt2 = family->dialect == DIALECT_GPT2;
     ModelTokens tokens = all_tokens(&info->tokens, gpt2, tokenizer);
     text_add(out, "{\n  \"architectures\": [\"%s\"],\n", family->architecture);
+    if (family->says & EXPERTS_ARE_MLPS) s->ffn = s->expert_ffn;
     (gpt2 ? write_gpt2 : write_llama)(s, family, out);
     write_tokens(out, "bos_token_id", &tokens.begin, 1);
     write_tokens(out, "eos_token_id", tokens.ends, tokens.num_ends);

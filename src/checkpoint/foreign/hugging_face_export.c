@@ -22,9 +22,8 @@ static Status take(void *self, const float *elements, int64_t count) {
 }
 
 static SafeTensor describe(const TheirTensor *t, FileType type) {
-    SafeTensor tensor = {.name = t->name, .type = type, .ndim = t->is_vector ? 1 : 2};
-    tensor.shape[0] = t->transposed && !t->is_vector ? t->cols : t->rows;
-    tensor.shape[1] = t->transposed ? t->rows : t->cols;
+    SafeTensor tensor = {.name = t->name, .type = type};
+    tensor.ndim = tensor_shape(t, tensor.shape);
     return tensor;
 }
 

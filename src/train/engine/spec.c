@@ -80,6 +80,10 @@ static ModelFamily family_of_name(const char *name) {
         [FAMILY_MINICPM3] = "minicpm3",
         [FAMILY_DEEPSEEK_V2] = "deepseek_v2",
         [FAMILY_DEEPSEEK_V3] = "deepseek_v3",
+        [FAMILY_MIXTRAL] = "mixtral",
+        [FAMILY_QWEN3_MOE] = "qwen3_moe",
+        [FAMILY_OLMOE] = "olmoe",
+        [FAMILY_GRANITE_MOE] = "granitemoe",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
