@@ -11,6 +11,7 @@
 #include "layout/leaves.h"
 #include "layout/topology.h"
 #include "model/model.h"
+#include "nn/expert_loads.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>
 #include <time.h>
@@ -138,6 +139,8 @@ typedef struct {
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
 StepResult engine_train(Engine *engine, Batch batch, StepOptions options);
 float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.   Collective over the world
+// Of the last step, on every rank; NULL where the model has no experts.
+const ExpertLoads *engine_expert_loads(const Engine *engine);
 // Of the last step or evaluation, on every rank; NULL where batches are no pairs.
 const PairMeans *engine_pair_means(const Engine *engine);
 // The outcomes of this rank's pairs of that batch [m*B]; NULL on ranks without the last stage.

@@ -169,6 +169,14 @@ static ScalingRecipe scaling_of(const Options *o) {
     CHECK(false, "no recipe is named %s", name);
 }
 
+static RouterTraining router_training(const Options *o) {
+    const char *type = o->moe_router_load_balancing_type;
+    if (o->num_experts == INT_UNSET) return (RouterTraining){0};
+    return (RouterTraining){.balance = strcmp(type, "none") ? (float)o->moe_aux_loss_coeff : 0,
+                            .by_sequence = !strcmp(type, "seq_aux_loss"),
+                            .z = (float)o->moe_z_loss_coeff};
+}
+
 static ModelMode model_mode(const Options *o, int vocabulary) {
     return (ModelMode){
         .microbatch = o->micro_batch_size,
@@ -193,6 +201,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .recompute = recompute_of(o->shape.recompute),
         .recompute_layers = o->shape.recompute_layers,
         .distribute_saved = o->distribute_saved_activations,
+        .router = router_training(o),
     };
 }
 
