@@ -76,7 +76,7 @@ static void rounded(void) {
                      inside(again.text, "model.safetensors").text);
     ModelSource *source;
     float wanted[MAX_ELEMENTS], found[4];
-    WeightSpec head = {"output_layer.weight", 67, 32, false, false};
+    WeightSpec head = {.name = "output_layer.weight", .rows = 67, .cols = 32};
     fill(&head, 1, wanted);
     EXPECT_OK(model_source_open(&source, bf16.text, -1));
     EXPECT(!strcmp(model_source_info(source)->dtype, "bf16"), "%s", model_source_info(source)->dtype);
@@ -106,7 +106,8 @@ static void gpt2_layout(void) {
     ModelShape shape = gpt2();
     Path save = path_of("layout_gpt2"), folder = inside(save.text, "hf");
     float qkv[MAX_ELEMENTS];
-    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32, true, false};
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32,
+                         .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
     export_to(save.text, folder.text, FILE_F32);
@@ -130,8 +131,9 @@ static void llama_layout(void) {
     ModelShape shape = llama();
     Path save = path_of("layout_llama"), folder = inside(save.text, "hf");
     float qkv[MAX_ELEMENTS], fc1[MAX_ELEMENTS];
-    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32, true, false};
-    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32, true, false};
+    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32,
+                         .is_hidden_matrix = true};
+    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32, .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     fill(&inner, 5, fc1);
     make_checkpoint(save.text, &shape, 7, 5);
@@ -179,7 +181,8 @@ static void llama_gguf(void) {
     ModelShape shape = llama();
     Path save = path_of("gguf_llama");
     float qkv[MAX_ELEMENTS], row[32];
-    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32, true, false};
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32,
+                         .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
@@ -306,7 +309,7 @@ static void quantised_gguf(void) {
     shape.ffn = 72;
     Path save = path_of("gguf_gpt2");
     float whole[MAX_ELEMENTS], row[32];
-    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32, true, false};
+    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32, .is_hidden_matrix = true};
     fill(&weight, 5, whole);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "q8.gguf", GGUF_Q8_0);

@@ -102,7 +102,7 @@ static Status work(Runtime *runtime, const Case *of) {
     Builder builder = {&params, &shape, &c->mode, 0};
     Router router = router_declare(&builder, 0);
     params_place(&params, &runtime->run, &c->groups.topology, F32, &stage, 1);
-    TRY(expert_loads_open(&loads, &shape));
+    TRY(expert_loads_open(&loads, &shape, &params));
     c->loads = &loads;
     take(&f, &runtime->run);
     Routing routing = {0};
@@ -142,6 +142,51 @@ static Status run(Comm *world, void *arg) {
     return status;
 }
 
+// Biases follow the loads: those of experts with less than the mean grow.
+static Status step_biases(Comm *world, void *arg) {
+    static const float wanted[EXPERTS] = {-1e-3f, -1e-3f, 1e-3f, 1e-3f};
+    static const double counts[EXPERTS] = {5, 4, 1, 2};
+    RuntimeMemory memory = {.run = 1 << 16, .scratch = 1 << 16, .workspace = 1 << 16};
+    RuntimeSpec spec = {.topology = topology_of((Grid)GRID(1, 1, 1), comm_rank(world)),
+                        .roles = ALL_ROLES,
+                        .device = "reference",
+                        .threads = 1,
+                        .memory = &memory,
+                        .mode = {.dtype = BF16}};
+    Runtime runtime = {0};
+    TRY(runtime_open(&runtime, &spec, world));
+    Context *c = &runtime.context;
+    ModelShape shape = {.layers = 1, .hidden = 8, .experts = EXPERTS, .experts_topk = TOPK};
+    shape.router_sigmoid = shape.router_bias = true;
+    Params params = {0};
+    ExpertLoads loads = {0};
+    int stage = 0;
+    float got[EXPERTS];
+    (void)arg;
+    params_begin_unit(&params);
+    Router router = router_declare(&(Builder){&params, &shape, &c->mode, 0}, 0);
+    params_place(&params, &runtime.run, &c->groups.topology, BF16, &stage, 1);
+    TRY(expert_loads_open(&loads, &shape, &params));
+    TRY(params_init(&params, c->device, 1, NULL, NULL));
+    memcpy(expert_loads_of(&loads, 0), counts, sizeof counts);
+    expert_biases_step(&loads, c->device, c->stream, 1e-3f);
+    EXPECT(router.bias->value.dtype == F32 && router.bias->frozen && !router.weight->frozen, "the bias");
+    device_download(c->device, c->stream, got, router.bias->value);
+    for (int e = 0; e < EXPERTS; e++) EXPECT(got[e] == wanted[e], "bias %d is %g", e, (double)got[e]);
+    LoadStatistics s = expert_load_statistics(&loads, 0);
+    EXPECT(fabs(s.most - 5.0 / 3) < 1e-12 && fabs(s.entropy - 0.892079564) < 1e-8, "%.9g, %.9g", s.most,
+           s.entropy);
+    expert_loads_close(&loads);
+    params_free(&params);
+    runtime_close(&runtime);
+    return OK;
+}
+
+static void biases_follow_loads(void) {
+    EXPECT_OK(
+        comm_launch((CommOptions){.transport = "threads", .ranks = 1, .timeout_s = 60}, step_biases, NULL));
+}
+
 static void losses_are_those_of_their_definition(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         CommOptions options = {.transport = "threads", .ranks = cases[i].t * cases[i].c, .timeout_s = 60};
@@ -151,6 +196,8 @@ static void losses_are_those_of_their_definition(void) {
 
 int main(int argc, char **argv) {
     return harness_run(
-        (const Test[]){{"losses_are_those_of_their_definition", losses_are_those_of_their_definition}, {0}},
+        (const Test[]){{"losses_are_those_of_their_definition", losses_are_those_of_their_definition},
+                       {"biases_follow_loads", biases_follow_loads},
+                       {0}},
         argc, argv);
 }

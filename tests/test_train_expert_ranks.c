@@ -202,6 +202,30 @@ static void losses_keep_bits(void) {
     }
 }
 
+// ---- biases -----------------------------------------------------------------------------------------------
+
+// They follow whole numbers, so nothing changes a bit of them, nor of what follows.
+static void biases_keep_bits(void) {
+    static const Where all[] = {
+        {1, 1, 1, 1, 1, false}, {1, 2, 1, 1, 2, false}, {1, 4, 1, 1, 2, false}, {1, 2, 2, 1, 2, false}};
+    RunResult first, result, without;
+    for (int way = 0; way < 8; way++) {
+        const Where *at = &all[way < 4 ? way : way & 1];
+        RunPlan plan = plan_on(at, way == 7 ? "check" : "cpu");
+        plan.spec.virtual_data = 8;
+        plan.spec.shape.router_sigmoid = plan.spec.shape.router_bias = true;
+        plan.spec.bias_rate = 0.05f;
+        plan.spec.sharding = way == 2 ? SHARD_OPTIMIZER : way == 5 ? SHARD_VALUES : SHARD_NOTHING;
+        if (way == 3) plan.spec.schedule = "zb-h1";
+        if (way == 6) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+        if (way == 4) plan.spec.shape.router_bias = false;
+        if (!run_at(at, plan, way == 0 ? &first : way == 4 ? &without : &result)) return;
+        if (way && way != 4) run_expect_same_bits(&first, &result, name_of(at));
+    }
+    EXPECT(without.loss[0] == first.loss[0] && without.loss[STEPS - 1] != first.loss[STEPS - 1],
+           "biases change nothing after a step");
+}
+
 // ---- the worst routing ------------------------------------------------------------------------------------
 
 // Equal logits: every token goes to the experts with the lowest numbers, which are on one rank.
@@ -270,6 +294,7 @@ int main(int argc, char **argv) {
                        {"nothing_else_changes_a_bit", nothing_else_changes_a_bit},
                        {"losses_mean_the_same_on_every_grid", losses_mean_the_same_on_every_grid},
                        {"losses_keep_bits", losses_keep_bits},
+                       {"biases_keep_bits", biases_keep_bits},
                        {"worst_routing_fits", worst_routing_fits},
                        {"wrong_grids_are_refused", wrong_grids_are_refused},
                        {0}},

@@ -2,6 +2,7 @@
 // rows, then added up over all ranks. Counts are whole numbers, so their sums do not depend on the grid.
 #pragma once
 #include "comm/comm.h"
+#include "nn/params.h"
 #include "nn/shape.h"
 #include "nn/stage.h"
 
@@ -18,15 +19,23 @@ typedef struct ExpertLoads {
     // [layers][E + NUM_LOAD_SUMS]: the pairs of a token and an expert that went to each expert; then means over the
     // microbatches of the step.
     double *sums;
+    Param **biases; // [layers]: of this rank's layers, where experts have biases; else NULL
 } ExpertLoads;
 
-// For a model without experts it does nothing. `shape` is borrowed.   ERR_OS without host memory.
-Status expert_loads_open(ExpertLoads *loads, const ModelShape *shape);
+#define ROUTER_BIAS "expert_bias" // the end of a bias's name
+
+// For a model without experts it does nothing. `params` has its parameters; both are borrowed.   ERR_OS without host
+// memory.
+Status expert_loads_open(ExpertLoads *loads, const ModelShape *shape, const Params *params);
 void expert_loads_close(ExpertLoads *loads); // takes what was only zeroed
 void expert_loads_begin(ExpertLoads *loads); // of a step
 // Adds up what all ranks have counted of a step of so many microbatches on all data-parallel ranks.
 //   Collective over `world`.
 void expert_loads_end(ExpertLoads *loads, Comm *world, int microbatches);
+
+// After a step that changes something: adds `rate` to the biases of experts with less than the mean of their layer's
+// pairs, and subtracts it from those with more.   Source: Wang 2024, auxiliary-loss-free load balancing.
+void expert_biases_step(const ExpertLoads *loads, Device *device, Stream *stream, float rate);
 
 // Returns whether the forward of a microbatch counts: that of training, once where it is computed again.
 bool expert_loads_count(const Context *context, const Microbatch *microbatch);

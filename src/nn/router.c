@@ -2,6 +2,13 @@
 #include "nn/router.h"
 #include "nn/declare.h"
 
+static Param *declare_bias(const Builder *b, int layer) {
+    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, ROUTER_BIAS);
+    spec.rows = 1, spec.cols = b->shape->experts;
+    spec.by_rule = true;
+    return params_declare(b->params, spec);
+}
+
 Router router_declare(const Builder *b, int layer) {
     const ModelShape *s = b->shape;
     ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, "weight");
@@ -9,7 +16,9 @@ Router router_declare(const Builder *b, int layer) {
     spec.init = INIT_NORMAL, spec.stddev = s->init_std;
     spec.decay = true;
     spec.reduction = builder_row_reduction(b);
-    return (Router){.weight = params_declare(b->params, spec),
+    Param *weight = params_declare(b->params, spec);
+    return (Router){.weight = weight,
+                    .bias = s->router_bias ? declare_bias(b, layer) : NULL,
                     .rules = {.topk = s->experts_topk,
                               .groups = s->router_groups,
                               .group_topk = s->router_open_groups,
@@ -93,6 +102,7 @@ void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, 
            (Matmul){.a = x, .b = r->weight->value, .d = routing->logits, .transpose_b = true});
     router_forward(c->device, c->stream,
                    (RouterForward){.logits = routing->logits,
+                                   .bias = param_value(r->bias),
                                    .weights = routing->weights,
                                    .experts = routing->experts,
                                    .rules = r->rules});

@@ -8,6 +8,7 @@
 
 typedef struct {
     Param *weight; // [E, H]
+    Param *bias;   // F32 [1, E] or NULL: added to scores where experts are chosen
     RouterRules rules;
     int layer, experts;
 } Router;

@@ -49,6 +49,7 @@ typedef struct {
     bool positions;         // batches have positions of tokens
     bool per_token;         // the loss is the mean over the step's tokens, not of the microbatches' means
     bool audits;            // some steps are audited
+    float bias_rate;        // of the biases of experts (ModelShape.router_bias)
     // Of batches of pairs, which have first keys and no loss mask on the device; loss NULL: batches are no pairs.
     PreferenceRule preference;
 } EngineSpec;

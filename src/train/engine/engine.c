@@ -44,7 +44,7 @@ static Status open_model(Engine *e) {
     TRY(gpt_place(e->gpt, run));
     TRY(amax_open(&e->amax, &e->spec.mode, &e->params, run));
     c->amax = &e->amax;
-    TRY(expert_loads_open(&e->loads, &e->spec.shape));
+    TRY(expert_loads_open(&e->loads, &e->spec.shape, &e->params));
     c->loads = &e->loads;
     take_batches(e);
     sequences_upload_orders(e);
@@ -355,6 +355,7 @@ StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
         optimizer_step(&e->optimizer, result.grad_norm, engine_gradient_scale(e, &batch, options.loss_scale),
                        options.lr, options.weight_decay);
         grad_reducer_gather(&e->reducer);
+        expert_biases_step(&e->loads, e->runtime.device, e->runtime.context.stream, e->spec.bias_rate);
         amax_end(&e->amax, e->runtime.device, e->runtime.context.stream, e->runtime.world);
     }
     trace_phase(e, "optimizer", start);

@@ -114,6 +114,7 @@ ModelShape options_model(const Options *o, int vocabulary) {
                           : 0,
         .router_sigmoid = has_experts && !strcmp(o->moe_router_score_function, "sigmoid"),
         .router_pre_softmax = has_experts && o->moe_router_pre_softmax,
+        .router_bias = has_experts && o->moe_router_enable_expert_bias,
         .router_scale = has_experts && o->moe_router_topk_scaling_factor != 1
                             ? (float)o->moe_router_topk_scaling_factor
                             : 0,
@@ -324,6 +325,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .positions = o->reset_position_ids || options_have_conversations(o),
         .per_token = o->calculate_per_token_loss || o->sft,
         .audits = o->audit_interval > 0,
+        .bias_rate = (float)o->moe_router_bias_update_rate,
         .preference = options_preference(o),
     };
     spec->grid.size[AXIS_CP] = shape->cp;
