@@ -76,7 +76,7 @@ static void rounded(void) {
                      inside(again.text, "model.safetensors").text);
     ModelSource *source;
     float wanted[MAX_ELEMENTS], found[4];
-    WeightSpec head = {"output_layer.weight", 67, 32, false, false};
+    WeightSpec head = {.name = "output_layer.weight", .rows = 67, .cols = 32};
     fill(&head, 1, wanted);
     EXPECT_OK(model_source_open(&source, bf16.text, -1));
     EXPECT(!strcmp(model_source_info(source)->dtype, "bf16"), "%s", model_source_info(source)->dtype);
@@ -106,7 +106,8 @@ static void gpt2_layout(void) {
     ModelShape shape = gpt2();
     Path save = path_of("layout_gpt2"), folder = inside(save.text, "hf");
     float qkv[MAX_ELEMENTS];
-    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32, true, false};
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32,
+                         .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
     export_to(save.text, folder.text, FILE_F32);
@@ -130,8 +131,9 @@ static void llama_layout(void) {
     ModelShape shape = llama();
     Path save = path_of("layout_llama"), folder = inside(save.text, "hf");
     float qkv[MAX_ELEMENTS], fc1[MAX_ELEMENTS];
-    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32, true, false};
-    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32, true, false};
+    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32,
+                         .is_hidden_matrix = true};
+    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32, .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     fill(&inner, 5, fc1);
     make_checkpoint(save.text, &shape, 7, 5);
@@ -160,8 +162,8 @@ static void experts_layout(void) {
     Path save = path_of("layout_experts"), folder = inside(save.text, "hf"),
          second = path_of("layout_mixtral");
     float fc1[MAX_ELEMENTS], fc2[MAX_ELEMENTS];
-    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, true, false};
-    WeightSpec outer = {"decoder.layers.1.mlp.experts.linear_fc2.weight", 3 * H, F, true, false};
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, .is_hidden_matrix = true};
+    WeightSpec outer = {"decoder.layers.1.mlp.experts.linear_fc2.weight", 3 * H, F, .is_hidden_matrix = true};
     fill(&inner, 5, fc1);
     fill(&outer, 5, fc2);
     make_checkpoint(save.text, &shape, 7, 5);
@@ -212,7 +214,8 @@ static void llama_gguf(void) {
     ModelShape shape = llama();
     Path save = path_of("gguf_llama");
     float qkv[MAX_ELEMENTS], row[32];
-    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32, true, false};
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32,
+                         .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
@@ -241,7 +244,7 @@ static void experts_gguf(void) {
     enum { F = 20, H = 32 };
     Path save = path_of("gguf_experts");
     float fc1[MAX_ELEMENTS], row[H];
-    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, true, false};
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, .is_hidden_matrix = true};
     fill(&inner, 5, fc1);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
@@ -367,7 +370,7 @@ static void quantised_gguf(void) {
     shape.ffn = 72;
     Path save = path_of("gguf_gpt2");
     float whole[MAX_ELEMENTS], row[32];
-    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32, true, false};
+    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32, .is_hidden_matrix = true};
     fill(&weight, 5, whole);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "q8.gguf", GGUF_Q8_0);

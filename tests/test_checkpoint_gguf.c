@@ -122,7 +122,7 @@ static void same_model(void) {
 static void types(void) {
     static const float allowed[] = {[GGUF_F16] = 0.001f, [GGUF_BF16] = 0.008f, [GGUF_Q8_0] = 0.02f};
     ModelShape shape = llama();
-    WeightSpec qkv = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32, true, false};
+    WeightSpec qkv = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32, .is_hidden_matrix = true};
     float wanted[MAX_ELEMENTS], found[MAX_ELEMENTS];
     Path save = path_of("types");
     fill(&qkv, 5, wanted);

@@ -374,6 +374,7 @@ typedef struct {
     int64_t rows, cols;
     bool is_hidden_matrix; // that Muon may step
     bool is_frozen;        // it is of the base of a model with adapters
+    bool is_by_rule;       // no optimizer steps it (ParamSpec.by_rule)
 } WeightSpec;
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count);
 

@@ -185,6 +185,10 @@ static void add_experts(Rows *rows, const ModelShape *s) {
             !has                    ? ""
             : s->router_pre_softmax ? "true"
                                     : "false");
+    add_row(rows, "moe_router_enable_expert_bias", FIXED, "%s",
+            !has             ? ""
+            : s->router_bias ? "true"
+                             : "false");
     add_real(rows, "moe_router_topk_scaling_factor", has, s->router_scale > 0 ? (double)s->router_scale : 1);
     add_size(rows, "moe_router_num_groups", FIXED, s->router_groups > 0, s->router_groups);
     add_size(rows, "moe_router_group_topk", FIXED, s->router_groups > 0, s->router_open_groups);

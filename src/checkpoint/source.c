@@ -131,6 +131,8 @@ static Status read_checkpoint(ModelSource *source, const char *name, Rect rect, 
     char tensor_name[160];
     state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
     int tensor = checkpoint_find(source->checkpoint, tensor_name);
+    // What no optimizer steps has no average.
+    if (tensor < 0 && source->use_ema) tensor = checkpoint_find(source->checkpoint, name);
     if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, tensor_name);
     return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
 }

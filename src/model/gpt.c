@@ -379,12 +379,14 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, co
                         share.cols, share.dtype);
         tp_all_gather(c, share, x);
     }
+    c->again = true;
     for (int i = first; i < end; i++) {
         Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);
         int next = i + 1 < end ? chunk_unit(gpt, chunk, i + 1) : -1;
         forward_layer(gpt, chunk->first_layer + i, next, layer_stash(gpt, slot, i), x, y, arena, mb);
         x = y;
     }
+    c->again = false;
 }
 
 // The unit that the backward of a chunk uses after that of layer i, in a group from `first` on; -1: none. The group

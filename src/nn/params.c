@@ -26,7 +26,7 @@ Param *params_declare(Params *params, ParamSpec spec) {
     p->spec = spec;
     p->unit = params->num_units - 1;
     p->chunk = -1;
-    p->frozen = params->adapters_only && !spec.adapter;
+    p->frozen = spec.by_rule || (params->adapters_only && !spec.adapter);
     p->offset = -1;
     params->items[params->count++] = p;
     params->units[p->unit].end = params->count;
@@ -102,13 +102,15 @@ static Role replicas_of(int region) { return placement_reductions[region % NUM_R
 
 static int region_of(const Param *p) { return (int)p->place.reduction + (p->frozen ? NUM_REDUCTIONS : 0); }
 
+static bool is_flat(const Param *p) { return !p->tied_value && !p->spec.by_rule; }
+
 // Sets the offsets of a chunk's parameters of one region from `begin` on; returns where the region ends.
 static int64_t lay_out(Params *params, int chunk, int region, Grid grid, int64_t begin) {
     int64_t end = begin, whole = (int64_t)PARAM_ALIGNMENT * grid_count(grid, replicas_of(region));
     bool rounded = region < NUM_REDUCTIONS || params_units_apart(params);
     for (int i = 0, unit = -1; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->tied_value || region_of(p) != region) continue;
+        if (p->chunk != chunk || !is_flat(p) || region_of(p) != region) continue;
         if (params_units_apart(params) && p->unit != unit) end = begin + round_up(end - begin, whole);
         unit = p->unit;
         p->offset = end;
@@ -123,7 +125,7 @@ static int list_spans(const Params *params, int chunk, ParamSpan *spans) {
     for (int region = 0; region < NUM_REGIONS; region++)
         for (int i = 0, unit = -1; i < params->count; i++) {
             const Param *p = params->items[i];
-            if (p->chunk != chunk || p->tied_value || region_of(p) != region || p->unit == unit) continue;
+            if (p->chunk != chunk || !is_flat(p) || region_of(p) != region || p->unit == unit) continue;
             unit = p->unit;
             if (spans) spans[count] = (ParamSpan){.region = region, .unit = unit, .begin = p->offset};
             count++;
@@ -214,6 +216,12 @@ static void place_sources(const Params *params, Arena *arena, Param *p) {
     }
 }
 
+static void place_by_rule(const Params *params, Arena *arena, Param *p) {
+    p->offset = params->chunks[p->chunk].count;
+    p->value = p->kept = tensor_take(arena, "parameter without a gradient", placement_rows(&p->place),
+                                     placement_cols(&p->place), F32);
+}
+
 static void place_chunk(Params *params, Arena *arena, const Topology *topology, DType dtype, int chunk) {
     ChunkParams *c = &params->chunks[chunk];
     for (int r = 0; r < NUM_REGIONS; r++)
@@ -229,7 +237,8 @@ static void place_chunk(Params *params, Arena *arena, const Topology *topology, 
         c->partial[k] = tensor_take(arena, "gradients of leaves", 1, trained, F32);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->tied_value) continue;
+        if (p->chunk == chunk && p->spec.by_rule) place_by_rule(params, arena, p);
+        if (p->chunk != chunk || !is_flat(p)) continue;
         place_value(params, topology, p);
         if (p->frozen) continue;
         if (c->grads.data) p->grad = local_tensor(p, c->grads);

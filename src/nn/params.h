@@ -16,10 +16,12 @@ typedef struct {
     int64_t rows, cols; // global shape; a vector is one row
     Cut cut;            // how it is cut, and over which axis
     Init init;
-    float stddev;        // of INIT_NORMAL; of INIT_UNIFORM the largest magnitude
-    int64_t real_rows;   // rows from this one on are padding and stay zero; 0: none are
-    bool decay;          // weight decay applies (matrices, not biases and norms)
-    bool adapter;        // it is trained where all others are frozen (Params.adapters_only)
+    float stddev;      // of INIT_NORMAL; of INIT_UNIFORM the largest magnitude
+    int64_t real_rows; // rows from this one on are padding and stay zero; 0: none are
+    bool decay;        // weight decay applies (matrices, not biases and norms)
+    bool adapter;      // it is trained where all others are frozen (Params.adapters_only)
+    // A rule steps it, no gradient: it is F32, whole on every rank of its stage, and apart from the flat buffers.
+    bool by_rule;
     Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
     int stage;           // the model stage that holds it
     const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
@@ -48,10 +50,11 @@ typedef struct Param {
     ParamSpec spec;
     // Set by params_place: the share that this rank holds, or would hold if the parameter were on its stage.
     Placement place;
-    int unit;       // the unit that it belongs to
-    int chunk;      // of this rank; -1: it is on another pipeline rank, and the tensors are absent
-    bool frozen;    // training does not change it: it has no gradient, and the optimizer keeps nothing of it
-    int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
+    int unit;    // the unit that it belongs to
+    int chunk;   // of this rank; -1: it is on another pipeline rank, and the tensors are absent
+    bool frozen; // training does not change it: it has no gradient, and the optimizer keeps nothing of it
+    int64_t
+        offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value; by_rule: their end
     // Local share, in the run's element type. Where the rank keeps shards alone it has memory only while its unit is
     // acquired (UnitWatch); else its address is NULL, and its shape stays.
     Tensor value;

@@ -113,6 +113,13 @@ typedef struct {
 
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 
+// What training alone does with routers of experts: the coefficients of the loss that is larger the less alike the
+// loads of experts are, of each sequence or of each microbatch, and of the mean of logsumexp(logits)^2; 0: none.
+typedef struct {
+    float balance, z;
+    bool by_sequence;
+} RouterTraining;
+
 // The way a model is run: it changes memory, speed and rounding, never the function. Zeros in the members after
 // `padded_vocabulary` mean fp32 and everything kept.
 typedef struct {
@@ -140,6 +147,7 @@ typedef struct {
     // mean; and whether the rows of each rank's tokens stay apart, with gradients of their own (Params.sources).
     int64_t dispatch_slot;
     bool experts_apart;
+    RouterTraining router; // it changes gradients
 } ModelMode;
 
 float model_lora_scale(const ModelShape *shape); // of the adapters' outputs

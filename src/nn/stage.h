@@ -40,7 +40,9 @@ typedef struct {
     // Of the microbatch of the current instruction: where its gradients belong, its first sample, and how many it has.
     LeafPlace place;
     int64_t first_sample, samples;
-    struct AmaxHistory *amax; // of delayed scales; NULL where there are none
+    struct AmaxHistory *amax;  // of delayed scales; NULL where there are none
+    struct ExpertLoads *loads; // what experts have to do in a step; NULL: nobody counts
+    bool again;                // the forward under way is one that was computed before
     UnitWatch watch;
     SharedWatch shared;
 } Context;
@@ -84,7 +86,8 @@ typedef struct {
     // Of a microbatch of pairs, or NULL: the loss is one of preferences. The head writes the outcomes of the pairs in
     // place of losses of tokens; `mask` is absent.
     const PairBatch *pairs;
-    float loss_scale;     // factor of the gradient of each token that counts, or of each pair
+    float loss_scale;   // factor of the gradient of each token that counts, or of each pair
+    float router_scale; // factor of the gradient of what routers add to the loss, besides their coefficients
     int64_t first_sample; // number of its first sample in the whole run
     int64_t samples;      // B
     LeafPlace place;      // where its gradients belong (Params.leaves)

@@ -88,6 +88,7 @@ static void place_values(const Window *w, int unit, bool there) {
     const WindowUnit *u = &w->units[unit];
     for (int i = w->params->units[unit].first; i < w->params->units[unit].end; i++) {
         Param *p = w->params->items[i];
+        if (p->spec.by_rule) continue;
         const Param *owner = p->tied_value ? p->tied_value : p;
         p->value.data = NULL;
         for (int k = 0; k < u->num_parts && there && !p->value.data; k++) {

@@ -131,6 +131,7 @@ static void add_experts(Command *to, const ModelShape *m) {
     if (m->shared_ffn) put(to, "--moe-shared-expert-intermediate-size %d", m->shared_ffn);
     if (m->router_sigmoid) put(to, "--moe-router-score-function sigmoid");
     if (m->router_pre_softmax) put(to, "--moe-router-pre-softmax");
+    if (m->router_bias) put(to, "--moe-router-enable-expert-bias");
     if (m->router_scale > 0) put(to, "--moe-router-topk-scaling-factor %g", (double)m->router_scale);
     if (m->router_groups)
         put(to, "--moe-router-num-groups %d --moe-router-group-topk %d", m->router_groups,

@@ -11,6 +11,7 @@
 #include "layout/leaves.h"
 #include "layout/topology.h"
 #include "model/model.h"
+#include "nn/expert_loads.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>
 #include <time.h>
@@ -48,6 +49,7 @@ typedef struct {
     bool positions;         // batches have positions of tokens
     bool per_token;         // the loss is the mean over the step's tokens, not of the microbatches' means
     bool audits;            // some steps are audited
+    float bias_rate;        // of the biases of experts (ModelShape.router_bias)
     // Of batches of pairs, which have first keys and no loss mask on the device; loss NULL: batches are no pairs.
     PreferenceRule preference;
 } EngineSpec;
@@ -138,6 +140,8 @@ typedef struct {
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
 StepResult engine_train(Engine *engine, Batch batch, StepOptions options);
 float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.   Collective over the world
+// Of the last step, on every rank; NULL where the model has no experts.
+const ExpertLoads *engine_expert_loads(const Engine *engine);
 // Of the last step or evaluation, on every rank; NULL where batches are no pairs.
 const PairMeans *engine_pair_means(const Engine *engine);
 // The outcomes of this rank's pairs of that batch [m*B]; NULL on ranks without the last stage.

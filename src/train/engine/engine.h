@@ -2,6 +2,7 @@
 #pragma once
 #include "device/prepare.h"
 #include "nn/amax.h"
+#include "nn/expert_loads.h"
 #include "nn/runtime.h"
 #include "train/internal.h"
 
@@ -23,6 +24,8 @@ struct Engine {
     Window window; // where values are cut into shards
     Optimizer optimizer;
     AmaxHistory amax;
+    ExpertLoads loads;
+    double router_share; // of the step: what losses of routers are multiplied by beside others
     Tensor tokens, labels, mask, losses; // [m, T]: of this rank's share of each sequence
     Tensor first_keys, positions;        // [m, T]
     // With context parallelism: how each sequence is cut, the orders of its rows, and room for values of a batch. NULL
@@ -84,6 +87,16 @@ void sequences_set(const Engine *engine, int k, Microbatch *microbatch);
 void sequences_upload(Engine *engine, Tensor to, int m, const void *from);
 // Fills host_losses [m, S*B] with those of all ranks.   Collective over cp.
 void sequences_download_losses(Engine *engine, int m);
+
+// ---- step_loss.c ------------------------------------------------------------------------------------
+
+// What the sum of a microbatch's losses is divided by in the pipeline.
+double engine_counted_tokens(const Engine *engine, const Batch *batch, int microbatch);
+// Sets the means of pairs, too, and `step_tokens`.   Collective over the world.
+double engine_mean_loss(Engine *engine, const Batch *batch);
+// What the gradients of a step must be divided by.
+double engine_gradient_scale(const Engine *engine, const Batch *batch, double loss_scale);
+double engine_router_share(const Engine *engine, const Batch *batch); // Collective over dp and pp.
 
 // ---- audit.c ------------------------------------------------------------------------------------
 

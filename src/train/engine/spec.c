@@ -131,6 +131,7 @@ ModelShape options_model(const Options *o, int vocabulary) {
                           : 0,
         .router_sigmoid = has_experts && !strcmp(o->moe_router_score_function, "sigmoid"),
         .router_pre_softmax = has_experts && o->moe_router_pre_softmax,
+        .router_bias = has_experts && o->moe_router_enable_expert_bias,
         .router_scale = has_experts && o->moe_router_topk_scaling_factor != 1
                             ? (float)o->moe_router_topk_scaling_factor
                             : 0,
@@ -186,6 +187,14 @@ static ScalingRecipe scaling_of(const Options *o) {
     CHECK(false, "no recipe is named %s", name);
 }
 
+static RouterTraining router_training(const Options *o) {
+    const char *type = o->moe_router_load_balancing_type;
+    if (o->num_experts == INT_UNSET) return (RouterTraining){0};
+    return (RouterTraining){.balance = strcmp(type, "none") ? (float)o->moe_aux_loss_coeff : 0,
+                            .by_sequence = !strcmp(type, "seq_aux_loss"),
+                            .z = (float)o->moe_z_loss_coeff};
+}
+
 static ModelMode model_mode(const Options *o, int vocabulary) {
     return (ModelMode){
         .microbatch = o->micro_batch_size,
@@ -210,6 +219,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .recompute = recompute_of(o->shape.recompute),
         .recompute_layers = o->shape.recompute_layers,
         .distribute_saved = o->distribute_saved_activations,
+        .router = router_training(o),
     };
 }
 
@@ -332,6 +342,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .positions = o->reset_position_ids || options_have_conversations(o),
         .per_token = o->calculate_per_token_loss || o->sft,
         .audits = o->audit_interval > 0,
+        .bias_rate = (float)o->moe_router_bias_update_rate,
         .preference = options_preference(o),
     };
     spec->grid.size[AXIS_CP] = shape->cp;
