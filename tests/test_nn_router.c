@@ -134,7 +134,7 @@ static Status run(Comm *world, void *arg) {
                         .threads = 1,
                         .memory = &memory};
     spec.mode.sequence_parallel = of->t > 1;
-    spec.mode.router = (RouterTraining){of->balance, of->z, of->samples > 1};
+    spec.mode.router = (RouterTraining){.balance = of->balance, .z = of->z, .by_sequence = of->samples > 1};
     Runtime runtime = {0};
     Status status = runtime_open(&runtime, &spec, world);
     if (status == OK) status = work(&runtime, of);

@@ -157,12 +157,12 @@ static void expect_loads(const double *got, const double *want, double room, con
 
 static RunPlan plan_with_losses(const Where *at, bool by_sequence, double *loads) {
     RunPlan plan = plan_on(at, "cpu");
-    plan.spec.mode.router = (RouterTraining){0.5f, 0.01f, by_sequence};
+    plan.spec.mode.router = (RouterTraining){.balance = 0.5f, .z = 0.01f, .by_sequence = by_sequence};
     plan.finished = keep_loads, plan.self = loads;
     return plan;
 }
 
-// Also where the loss is per token, and tokens are masked.
+// Also where the loss is per token, and tokens are masked; with jitter, and with capacities.
 static void losses_mean_the_same_on_every_grid(void) {
     static const Where all[] = {{1, 1, 1, 1, 1, false}, {1, 4, 1, 1, 4, false}, {2, 1, 1, 2, 1, true},
                                 {2, 2, 1, 1, 2, true},  {2, 1, 1, 2, 1, false}, {1, 1, 2, 1, 1, false},
@@ -176,7 +176,10 @@ static void losses_mean_the_same_on_every_grid(void) {
             bool cuts = i + 1 == sizeof all / sizeof *all;
             if (cuts) plan.spec.grid.size[AXIS_CP] = plan.spec.mode.context_ranks = 2;
             if (cuts) plan.spec.grid.size[AXIS_DP] = 1, plan.spec.num_microbatches *= 2;
-            plan.spec.mode.microbatch = 1;
+            if (way & 2) plan.spec.mode.router.jitter = 0.1f;
+            if (way == 3 && cuts) break; // capacities are of whole sequences
+            if (way == 3) plan.spec.mode.router.capacity = 1, plan.spec.mode.microbatch = 2;
+            if (way == 3) plan.spec.num_microbatches /= 2;
             if (!run_at(&all[i], plan, i ? &result : &first)) return;
             if (!i) continue;
             expect_near(&result, &first, &all[i], 0);
@@ -192,6 +195,7 @@ static void losses_keep_bits(void) {
     for (int way = 0; way < 5; way++) {
         RunPlan plan = plan_with_losses(way == 4 ? &alone : &at, true, loads[way > 0]);
         plan.spec.virtual_data = 8;
+        plan.spec.mode.router.capacity = 1.2f, plan.spec.mode.router.jitter = 0.1f;
         if (way == 1) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
         if (way == 2) plan.spec.schedule = "zb-h1";
         if (way == 3) plan.spec.device = "check";

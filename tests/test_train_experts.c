@@ -31,6 +31,15 @@ static const Form forms[] = {
     {"sigmoids in groups", true, false, 2, 1, 2, 8, {.z = 0}},
     {"a loss of each microbatch", false, false, 0, 0, 2, 8, {.balance = 0.5f}},
     {"losses of each sequence", false, true, 0, 0, 3, 0, {.balance = 0.5f, .z = 0.1f, .by_sequence = true}},
+    {"a capacity", false, false, 0, 0, 2, 8, {.capacity = 1}},
+    {"a capacity by position, jitter",
+     false,
+     true,
+     0,
+     0,
+     3,
+     0,
+     {.balance = 0.5f, .capacity = 1.1f, .by_position = true, .jitter = 0.2f}},
     {"losses of sigmoids", true, false, 2, 1, 2, 8, {.balance = 0.5f, .z = 0.1f}},
 };
 

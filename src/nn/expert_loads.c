@@ -73,7 +73,9 @@ LoadStatistics expert_load_statistics(const ExpertLoads *l, int layer) {
     for (int e = 0; e < l->experts; e++)
         if (loads[e] > 0) entropy -= loads[e] / all * log(loads[e] / all);
     if (all <= 0) return (LoadStatistics){0};
-    return (LoadStatistics){most * l->experts / all, l->experts > 1 ? entropy / log(l->experts) : 1};
+    return (LoadStatistics){.most = most * l->experts / all,
+                            .dropped = *expert_load_sum(l, layer, LOAD_DROPPED) / all,
+                            .entropy = l->experts > 1 ? entropy / log(l->experts) : 1};
 }
 
 double expert_loads_mean(const ExpertLoads *l, LoadSum sum) {

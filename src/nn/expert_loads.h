@@ -10,14 +10,15 @@
 typedef enum {
     LOAD_BALANCE_LOSS, // without its coefficient: 1 where all experts have as many tokens
     LOAD_Z_LOSS,       // without its coefficient
+    LOAD_DROPPED,      // pairs that went to no expert, for its capacity
     NUM_LOAD_SUMS
 } LoadSum;
 
 typedef struct ExpertLoads {
     int layers, experts; // 0: no layer has experts
     const ModelShape *shape;
-    // [layers][E + NUM_LOAD_SUMS]: the pairs of a token and an expert that went to each expert; then means over the
-    // microbatches of the step.
+    // [layers][E + NUM_LOAD_SUMS]: the pairs of a token and an expert that chose each expert; then losses, means over
+    // the microbatches of the step, and pairs.
     double *sums;
     Param **biases; // [layers]: of this rank's layers, where experts have biases; else NULL
 } ExpertLoads;
@@ -47,6 +48,7 @@ bool expert_loads_has(const ExpertLoads *loads, int layer); // the layer has exp
 // How even the loads of a layer are.
 typedef struct {
     double most;    // the largest load, in means
+    double dropped; // the share of all pairs
     double entropy; // of the shares, 1: all are alike, 0: one expert has all
 } LoadStatistics;
 LoadStatistics expert_load_statistics(const ExpertLoads *loads, int layer);

@@ -157,15 +157,33 @@ static void route(const SublayerArgs *a, Tensor x) {
         tp_all_gather(c, own, s->all_weights);
 }
 
+// How many pairs chose each expert, where some are dropped: those of `experts` before that.
+static void count_choices(const SublayerArgs *a, Tensor experts, int32_t *choices) {
+    Context *c = a->context;
+    const Experts *m = a->self;
+    Tensor counts = tensor_take(c->scratch, "tokens that chose experts", 1, m->experts, I32);
+    SortPairs sorted = {.experts = experts,
+                        .order = tensor_take(c->scratch, "pairs by expert", 1, tensor_count(experts), I32),
+                        .positions =
+                            tensor_take(c->scratch, "places of pairs", experts.rows, experts.cols, I32),
+                        .counts = counts};
+    sort_pairs(c->device, c->stream, sorted);
+    if (device_computes(c->device)) device_download(c->device, c->stream, choices, counts);
+}
+
 // Tensor ranks that have the same pairs count them once.
-static void note_loads(const SublayerArgs *a) {
+static void note_loads(const SublayerArgs *a, const int32_t *choices) {
     Context *c = a->context;
     const Experts *m = a->self;
     const ExpertsStash *s = a->stash;
     bool own_pairs = c->mode.sequence_parallel && !is_shared(c);
     if (!expert_loads_count(c, a->microbatch) || (!own_pairs && context_rank(c, ROLE_TENSOR))) return;
-    double *loads = expert_loads_of(c->loads, m->router.layer);
-    for (int e = 0; e < m->experts; e++) loads[e] += s->kept.plan.mine[e];
+    double *loads = expert_loads_of(c->loads, m->router.layer),
+           *dropped = expert_load_sum(c->loads, m->router.layer, LOAD_DROPPED);
+    for (int e = 0; e < m->experts; e++) {
+        loads[e] += choices[e];
+        *dropped += choices[e] - s->kept.plan.mine[e];
+    }
 }
 
 // Sorts the pairs, and learns how many each expert has.
@@ -174,14 +192,17 @@ static void sort(const SublayerArgs *a) {
     const Experts *m = a->self;
     ExpertsStash *s = a->stash;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor experts = gather(c, s->routing.experts),
+    int32_t choices[MAX_EXPERTS];
+    bool drops = router_drops(c, a->microbatch);
+    Tensor experts = gather(c, s->routing.kept),
            counts = tensor_take(c->scratch, "rows of experts", 1, m->experts, I32);
     Dispatch d = dispatch_in(a);
     sort_pairs(
         c->device, c->stream,
         (SortPairs){.experts = experts, .order = s->order, .positions = s->positions, .counts = counts});
     experts_plan(c, &d, counts, tensor_count(experts), &s->kept);
-    note_loads(a);
+    if (drops) count_choices(a, gather(c, s->routing.experts), choices);
+    note_loads(a, drops ? choices : s->kept.plan.mine);
     arena_release(c->scratch, mark);
 }
 
@@ -344,6 +365,7 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
            activated = e * pairs * s->expert_ffn / tp, width = e * pairs * s->hidden;
     double counts = mode->router.by_sequence ? mode->microbatch : 1;
     if (mode->router.balance <= 0 && mode->router.z <= 0) counts = 0;
+    if (mode->router.capacity > 0) k *= 1.5; // beside weights and experts those that keep tokens
     double routing = 4 * (rows * (s->experts + 2 * k) + 2 * pairs) + (rows < tokens ? 4 * pairs : 0) +
                      4 * counts * s->experts;
     int n = branch_stash_terms(s, mode, tp, 0, out);

@@ -1,6 +1,8 @@
-// The router of a layer with experts, forward and backward, with the losses that keep experts balanced.
+// The router of a layer with experts, forward and backward, with the losses that keep experts balanced, capacities
+// of experts and jitter.
 #include "nn/router.h"
 #include "nn/declare.h"
+#include <math.h>
 
 static Param *declare_bias(const Builder *b, int layer) {
     ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, ROUTER_BIAS);
@@ -26,6 +28,7 @@ Router router_declare(const Builder *b, int layer) {
                               .pre_softmax = s->router_pre_softmax,
                               .scale = s->router_scale},
                     .layer = layer,
+                    .jitter = rng_key(s->seed, "router jitter", (uint64_t)layer),
                     .experts = s->experts};
 }
 
@@ -86,6 +89,59 @@ static void make_losses(Context *c, const Router *r, const Microbatch *mb, const
     arena_release(c->scratch, mark);
 }
 
+// ---- capacity ---------------------------------------------------------------------------------------------------
+
+bool router_drops(const Context *c, const Microbatch *mb) {
+    return mb->training && c->mode.router.capacity > 0;
+}
+
+// Of whole sequences: tensor ranks with shares of the rows get those of all.
+static void drop(Context *c, const Router *r, const Microbatch *mb, const Routing *routing) {
+    const RouterTraining *training = &c->mode.router;
+    ArenaMark mark = arena_mark(c->scratch);
+    int64_t k = r->rules.topk, own = routing->experts.rows, tokens = mb->sequence * mb->samples;
+    double mean = (double)(mb->sequence * k) / r->experts;
+    Tensor weights = tp_gather(c, routing->weights), experts = tp_gather(c, routing->experts),
+           kept = routing->kept;
+    if (weights.rows != own) kept = tensor_take(c->scratch, "experts that keep tokens", tokens, k, I32);
+    router_drop(c->device, c->stream,
+                (RouterDrop){.weights = weights,
+                             .experts = experts,
+                             .kept = kept,
+                             .samples = mb->samples,
+                             .capacity = (int64_t)ceil(mean * (double)training->capacity),
+                             .by_position = training->by_position});
+    if (weights.rows != own)
+        device_copy(c->device, c->stream, routing->kept,
+                    tensor_rows(kept, context_first_row(c, tokens), own));
+    arena_release(c->scratch, mark);
+}
+
+// ---- jitter -----------------------------------------------------------------------------------------------------
+
+static bool has_jitter(const Context *c, const Microbatch *mb) {
+    return mb->training && c->mode.router.jitter > 0;
+}
+
+// y = x times the random factors of its elements.
+static void apply_jitter(Context *c, const Router *r, const Microbatch *mb, Tensor x, Tensor y) {
+    DropoutRows at;
+    for (int i = 0; microbatch_rows(c, mb, r->jitter, 0, true, i, &at); i++)
+        jitter(c->device, c->stream,
+               (Jitter){.x = tensor_rows(x, at.row, at.count),
+                        .y = tensor_rows(y, at.row, at.count),
+                        .place = at.dropout,
+                        .epsilon = c->mode.router.jitter});
+}
+
+// What the router reads of x: scratch memory, or x itself.
+static Tensor router_input(Context *c, const Router *r, const Microbatch *mb, Tensor x) {
+    if (!has_jitter(c, mb)) return x;
+    Tensor y = tensor_take(c->scratch, "router input", x.rows, x.cols, x.dtype);
+    apply_jitter(c, r, mb, x, y);
+    return y;
+}
+
 // ---- forward and backward ---------------------------------------------------------------------------------------
 
 void routing_take(const Context *c, const Router *r, const Microbatch *mb, Routing *routing, Arena *arena,
@@ -93,19 +149,28 @@ void routing_take(const Context *c, const Router *r, const Microbatch *mb, Routi
     routing->logits = tensor_take(arena, "router logits", rows, r->experts, F32);
     routing->weights = tensor_take(arena, "expert weights", rows, r->rules.topk, F32);
     routing->experts = tensor_take(arena, "experts of tokens", rows, r->rules.topk, I32);
+    routing->kept = routing->experts;
+    if (router_drops(c, mb))
+        routing->kept = tensor_take(arena, "experts that keep tokens", rows, r->rules.topk, I32);
     if (has_losses(c, mb))
         routing->counts = tensor_take(arena, "tokens of experts", num_counts(c, mb), r->experts, F32);
 }
 
 void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, const Routing *routing) {
+    ArenaMark mark = arena_mark(c->scratch);
     matmul(c->device, c->stream,
-           (Matmul){.a = x, .b = r->weight->value, .d = routing->logits, .transpose_b = true});
+           (Matmul){.a = router_input(c, r, mb, x),
+                    .b = r->weight->value,
+                    .d = routing->logits,
+                    .transpose_b = true});
     router_forward(c->device, c->stream,
                    (RouterForward){.logits = routing->logits,
                                    .bias = param_value(r->bias),
                                    .weights = routing->weights,
                                    .experts = routing->experts,
                                    .rules = r->rules});
+    arena_release(c->scratch, mark);
+    if (router_drops(c, mb)) drop(c, r, mb, routing);
     if (has_losses(c, mb)) make_losses(c, r, mb, routing);
 }
 
@@ -130,9 +195,14 @@ void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Ro
     if (!r->weight->frozen) {
         GradSum sum = param_grad_sum(r->weight, c->device, c->place);
         matmul(c->device, c->stream,
-               (Matmul){.a = dlogits, .b = x, .d = sum.sum, .transpose_a = true, .accumulate = sum.adds});
+               (Matmul){.a = dlogits,
+                        .b = router_input(c, r, mb, x),
+                        .d = sum.sum,
+                        .transpose_a = true,
+                        .accumulate = sum.adds});
     }
     matmul(c->device, c->stream, (Matmul){.a = dlogits, .b = r->weight->value, .d = own});
+    if (has_jitter(c, mb)) apply_jitter(c, r, mb, own, own);
     add(c->device, c->stream, (Add){.x = own, .y = dx});
     arena_release(c->scratch, mark);
 }

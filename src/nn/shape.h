@@ -118,6 +118,11 @@ typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMP
 typedef struct {
     float balance, z;
     bool by_sequence;
+    // Of each sequence an expert keeps `capacity` times the mean of its tokens, those with the largest weights, or
+    // `by_position` the first ones; 0: all.
+    float capacity;
+    bool by_position;
+    float jitter; // the router reads x times random factors from 1 - jitter to 1 + jitter
 } RouterTraining;
 
 // The way a model is run: it changes memory, speed and rounding, never the function. Zeros in the members after

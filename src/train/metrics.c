@@ -35,9 +35,11 @@ void expert_numbers(const ExpertLoads *l, const Options *o, double values[NUM_NU
     values[NUMBER_BALANCE_LOSS] = balances ? expert_loads_mean(l, LOAD_BALANCE_LOSS) : NAN;
     values[NUMBER_Z_LOSS] = o->moe_z_loss_coeff > 0 ? expert_loads_mean(l, LOAD_Z_LOSS) : NAN;
     values[NUMBER_LOAD_MAX] = 0, values[NUMBER_LOAD_ENTROPY] = 1;
+    values[NUMBER_DROPPED] = isnan(o->moe_expert_capacity_factor) ? NAN : 0;
     for (int layer = 0; layer < l->layers; layer++) {
         if (!expert_loads_has(l, layer)) continue;
         LoadStatistics s = expert_load_statistics(l, layer);
+        if (!isnan(values[NUMBER_DROPPED])) values[NUMBER_DROPPED] = fmax(values[NUMBER_DROPPED], s.dropped);
         values[NUMBER_LOAD_MAX] = fmax(values[NUMBER_LOAD_MAX], s.most);
         values[NUMBER_LOAD_ENTROPY] = fmin(values[NUMBER_LOAD_ENTROPY], s.entropy);
     }
@@ -93,6 +95,7 @@ static void json_layers(FILE *file, const ExpertLoads *l) {
         fprintf(file, "%s{\"layer\": %d", first ? "" : ", ", layer);
         json_number(file, "load_max", s.most);
         json_number(file, "load_entropy", s.entropy);
+        json_number(file, "dropped", s.dropped);
         fprintf(file, "}");
         first = false;
     }
@@ -170,13 +173,14 @@ static void write_events(Metrics *m, Text *record) {
 
 static void events_layers(const StepNumbers *s, Text *record) {
     for (int layer = 0; s->loads && layer < s->loads->layers; layer++) {
-        char most[64], entropy[64];
+        char most[64], entropy[64], dropped[64];
         if (!expert_loads_has(s->loads, layer)) continue;
         LoadStatistics of = expert_load_statistics(s->loads, layer);
         snprintf(most, sizeof most, "experts/layer_%d/load_max", layer);
         snprintf(entropy, sizeof entropy, "experts/layer_%d/load_entropy", layer);
-        EventScalar scalars[] = {{most, of.most}, {entropy, of.entropy}};
-        tfevents_add_scalars(record, seconds_since_1970(), s->iteration, scalars, 2);
+        snprintf(dropped, sizeof dropped, "experts/layer_%d/dropped", layer);
+        EventScalar scalars[] = {{most, of.most}, {entropy, of.entropy}, {dropped, of.dropped}};
+        tfevents_add_scalars(record, seconds_since_1970(), s->iteration, scalars, 3);
     }
 }
 

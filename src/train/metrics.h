@@ -35,7 +35,9 @@
     X(LOAD_MAX, "expert_load_max", 1, "experts/load_max", "expert_load_max",                                 \
       "Largest load of an expert, in means of its layer")                                                    \
     X(LOAD_ENTROPY, "expert_load_entropy", 1, "experts/load_entropy", "expert_load_entropy",                 \
-      "Least entropy of the loads of a layer's experts, 1 where they are alike")
+      "Least entropy of the loads of a layer's experts, 1 where they are alike")                             \
+    X(DROPPED, "expert_dropped", 1, "experts/dropped", "expert_dropped",                                     \
+      "Largest share of a layer's pairs of a token and an expert that are dropped")
 
 #define X(number, ...) NUMBER_##number,
 typedef enum { RUN_NUMBERS(X) NUM_NUMBERS } RunNumber;

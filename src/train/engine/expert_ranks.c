@@ -52,6 +52,12 @@ Status engine_check_experts(const EngineSpec *spec) {
     TRY(check_sizes(spec, etp, ep));
     TRY(check_tensor_ranks(spec, t, etp));
     TRY(check_leaves(spec, t, etp, ep));
+    if (spec->mode.router.capacity > 0 && grid_along(spec->grid, AXIS_CP) > 1)
+        return fail(
+            ERR_CONFIG,
+            "--moe-expert-capacity-factor needs --context-parallel-size 1, not %d: capacities are of whole "
+            "sequences",
+            grid_along(spec->grid, AXIS_CP));
     if (spec->audits && spec->per_token && (spec->mode.router.balance > 0 || spec->mode.router.z > 0))
         return fail(
             ERR_CONFIG,

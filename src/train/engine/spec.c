@@ -190,9 +190,13 @@ static ScalingRecipe scaling_of(const Options *o) {
 static RouterTraining router_training(const Options *o) {
     const char *type = o->moe_router_load_balancing_type;
     if (o->num_experts == INT_UNSET) return (RouterTraining){0};
-    return (RouterTraining){.balance = strcmp(type, "none") ? (float)o->moe_aux_loss_coeff : 0,
-                            .by_sequence = !strcmp(type, "seq_aux_loss"),
-                            .z = (float)o->moe_z_loss_coeff};
+    return (RouterTraining){
+        .balance = strcmp(type, "none") ? (float)o->moe_aux_loss_coeff : 0,
+        .by_sequence = !strcmp(type, "seq_aux_loss"),
+        .z = (float)o->moe_z_loss_coeff,
+        .capacity = isnan(o->moe_expert_capacity_factor) ? 0 : (float)o->moe_expert_capacity_factor,
+        .by_position = !strcmp(o->moe_token_drop_policy, "position"),
+        .jitter = (float)o->moe_input_jitter_eps};
 }
 
 static ModelMode model_mode(const Options *o, int vocabulary) {
