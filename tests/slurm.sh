@@ -83,7 +83,7 @@ fi
 # ---- jobs -------------------------------------------------------------------------------------------------
 
 by=(srun)
-if "$trireme" --version | grep -q MPI; then
+if "$trireme" --version | grep -q "^built with.*MPI"; then
     srun --mpi=list 2>&1 | grep -q pmix && by=(srun --mpi=pmix) || by=()
 fi
 options=("${corpus[@]}" --num-layers 2 --global-batch-size 4 "${no_evaluation[@]}" --plain --tp 2 --pp 2 --train-iters 120
