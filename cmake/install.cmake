@@ -8,6 +8,7 @@ foreach(module trireme_cuda ${mpi_modules})
   endif()
 endforeach()
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md")
 
 set(pages ${CMAKE_BINARY_DIR}/share)
