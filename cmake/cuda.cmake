@@ -4,14 +4,10 @@ file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/device/cuda/*.c)
 file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
 file(GLOB cuda_sim_sources CONFIGURE_DEPENDS src/device/cuda/sim/*.cc)
 
-include(${CMAKE_CURRENT_LIST_DIR}/interface.cmake)
-shared_headers(${CMAKE_SOURCE_DIR} interface_headers interface_read)
+shared_headers(${CMAKE_SOURCE_DIR} src/device/cuda interface_headers interface_read src/device/module.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_read})
 hash_of_files(${CMAKE_SOURCE_DIR} interface ${interface_headers})
-include(GNUInstallDirs)
-file(RELATIVE_PATH module_folder ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/trireme)
-set_source_files_properties(src/device/module.c PROPERTIES COMPILE_DEFINITIONS
-                            "MODULE_INTERFACE=\"${interface}\";MODULE_FOLDER=\"${module_folder}\"")
+set_source_files_properties(src/device/module.c PROPERTIES COMPILE_DEFINITIONS "MODULE_INTERFACE=\"${interface}\"")
 
 # add_cuda_module(TARGET KIND INCLUDE_FOLDER SOURCE...)
 function(add_cuda_module target kind include)
@@ -19,11 +15,9 @@ function(add_cuda_module target kind include)
   target_include_directories(${target} PRIVATE src)
   target_include_directories(${target} SYSTEM PRIVATE ${include})
   target_compile_definitions(${target} PRIVATE CUDA_KIND="${kind}" MODULE_INTERFACE="${interface}")
-  set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX ".so" LINKER_LANGUAGE CXX
-                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${target} PRIVATE Threads::Threads)
-  target_link_options(${target} PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/module.map)
-  set_target_properties(${target} PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/module.map)
+  is_module(${target})
 endfunction()
 
 # Kernels as C++ for the host.

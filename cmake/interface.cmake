@@ -1,10 +1,11 @@
-# What a module of devices and the program share: every header outside src/device/cuda/ that its files include, by way of
-# others, too. Both are built with a hash of them, and fit if it is the same.
+# What a module and the program share: every header outside the module's folder that its files include, by way of others,
+# too. Both are built with a hash of them, and fit if it is the same.
 
-# shared_headers(ROOT HEADERS READ): sets HEADERS to them and READ to all files that were read, as paths below ROOT.
-function(shared_headers root headers read)
-  file(GLOB found RELATIVE ${root} ${root}/src/device/cuda/*.c ${root}/src/device/cuda/*.cu ${root}/src/device/cuda/*.h)
-  list(APPEND found src/device/module.h)
+# shared_headers(ROOT FOLDER HEADERS READ [FIRST...]): sets HEADERS to them and READ to all files that were read, as paths
+# below ROOT. FIRST are headers that they share in any case.
+function(shared_headers root folder headers read)
+  file(GLOB found RELATIVE ${root} ${root}/${folder}/*.c ${root}/${folder}/*.cu ${root}/${folder}/*.h)
+  list(APPEND found ${ARGN})
   set(todo ${found})
   while(todo)
     list(POP_FRONT todo file)
@@ -19,7 +20,7 @@ function(shared_headers root headers read)
   endwhile()
   list(SORT found)
   set(${read} ${found} PARENT_SCOPE)
-  list(FILTER found EXCLUDE REGEX "^src/device/cuda/")
+  list(FILTER found EXCLUDE REGEX "^${folder}/")
   set(${headers} ${found} PARENT_SCOPE)
 endfunction()
 

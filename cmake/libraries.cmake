@@ -44,8 +44,8 @@ macro(find_optional name header library)
   endif()
 endmacro()
 
-find_package(MPI QUIET COMPONENTS C)
-optional_library(MPI MPI_C_FOUND WITH comm/mpi.c comm/mpi_mail.c comm/node.c comm/rings.c WITHOUT comm/no_mpi.c)
+include(${CMAKE_CURRENT_LIST_DIR}/find_mpi.cmake)
+optional_library(MPI mpi_kinds)
 find_optional(oneDNN dnnl.h dnnl WITH device/cpu/onednn.c WITHOUT device/cpu/no_onednn.c
               device/cpu/product.c)
 find_optional(libyaml yaml.h yaml WITH formats/yaml_read.c config/yaml.c WITHOUT formats/no_yaml.c config/no_yaml.c)

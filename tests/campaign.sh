@@ -21,7 +21,7 @@ seconds=$2 seed=${3:-1}
 transports=("${@:4}")
 if ((${#transports[@]} == 0)); then
     transports=(THREADS TCP)
-    "$trireme" --version | grep -q MPI && command -v mpirun >/dev/null && transports+=(MPI)
+    "$trireme" --version | grep -q "^built with.*MPI" && command -v mpirun >/dev/null && transports+=(MPI)
 fi
 library=${TRIREME_FAULTS:-$(compgen -G "$(dirname "$trireme")/tests/libfaults.so" || echo -)}
 iterations=40

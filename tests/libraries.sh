@@ -30,6 +30,15 @@ needs() {
     grep -qF "$package" said || complain "$package is not named: $(cat said)"
 }
 
+check "the program says what it is"
+for word in commit build devices transports "built with"; do
+    grep -q "^$word " version || complain "--version says nothing of '$word'"
+done
+commit=$(sed -n 's/^commit *\([0-9a-f]*\).*/\1/p' version)
+if git -C "$here" rev-parse HEAD >log 2>&1; then
+    git -C "$here" cat-file -e "$commit^{commit}" 2>log || complain "'$commit' is no commit: $(cat log)"
+fi
+
 for i in $(seq 30); do echo "{\"text\": \"document $i: int f_$i(int a) { return a + $i; } and others\"}"; done >text.jsonl
 model=(--data-path text --num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1
     --global-batch-size 2 --lr "1e-3" --threads 1 --train-iters 1 --split "100,0,0" --eval-iters 0)

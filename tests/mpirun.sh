@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mpirun in a temporary folder of its own: two that start and end together may fail over the session folder that
-# they would share, so that tests may only run side by side like this.
+# they would share, so that tests may only run side by side like this. MPIRUN names another MPI's.
 # Usage: mpirun.sh RANKS PROGRAM ARGUMENT...
 set -uo pipefail
 TMPDIR=$(mktemp -d)
@@ -8,4 +8,4 @@ export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 # shellcheck source=tools/mpi.sh
 source "${BASH_SOURCE%/*}/../tools/mpi.sh"
-mpirun -n "$@"
+"${MPIRUN:-mpirun}" -n "$@"

@@ -23,6 +23,8 @@ works() {
 if check "an installed program works, and finds its modules"; then
     cmake --install "$build" --prefix "$PWD/inst" --strip >log 2>&1 || complain "$(tail -3 log)"
     works inst/bin/trireme saved
+    cmp <("$trireme" --version | grep "mpi (") <(inst/bin/trireme --version | grep "mpi (") >log ||
+        complain "it does not find the MPI that the build finds"
     if compgen -G "inst/lib*/trireme/trireme_cuda.so" >/dev/null || compgen -G "inst/lib/*/trireme/trireme_cuda.so" >/dev/null; then
         inst/bin/trireme devices >found.log 2>&1
         ! grep -q "needs the file trireme_cuda.so" found.log || complain "$(cat found.log)"
@@ -43,6 +45,8 @@ if check "a package for Debian has the program and what it needs"; then
         dpkg-deb -x packages/trireme_*.deb unpacked || complain "it cannot be unpacked"
         dpkg-deb -f packages/trireme_*.deb Depends | grep -q libc6 || complain "it depends on no library"
         works unpacked/usr/bin/trireme saved2
+        cmp <("$trireme" --version | grep "mpi (") <(unpacked/usr/bin/trireme --version | grep "mpi (") >log ||
+            complain "the package's program does not find the MPI that the build finds"
     fi
 fi
 finish

@@ -83,7 +83,7 @@ fi
 # ---- jobs -------------------------------------------------------------------------------------------------
 
 by=(srun)
-if "$trireme" --version | grep -q MPI; then
+if "$trireme" --version | grep -q "^built with.*MPI"; then
     srun --mpi=list 2>&1 | grep -q pmix && by=(srun --mpi=pmix) || by=()
 fi
 options=("${corpus[@]}" --num-layers 2 --global-batch-size 4 "${no_evaluation[@]}" --plain --tp 2 --pp 2 --train-iters 120
@@ -107,13 +107,20 @@ until_job() {
 until_over() { until_job "$1" "COMPLETED|CANCELLED|FAILED|NODE_FAIL"; }
 count() { grep -c -- "$1" "$out" || true; }
 
-# submit NAME [COMMAND]: the script of the documentation as job $id, whose output goes to $out. Its first start runs the
+# The two scripts: that of the documentation, and that of the examples with the options of the first.
+of_documentation() { sed -n '/^    #!\/bin\/bash/,/^$/s/^    //p' "$here/../docs/supervise.md"; }
+of_examples() {
+    sed '/^#SBATCH --\(nodes\|cpus-per-task\|time\|output\)/d; /^options=(/,/^)/d; /^exit/d
+        s/ train "[^ ]*"/ train ... --save checkpoints/' "$here/../examples/slurm/train.sbatch"
+}
+
+# submit NAME [COMMAND]: the script that $script names as job $id, whose output goes to $out. Its first start runs the
 # command before all others.
+script=of_documentation
 submit() {
     out=$1.log
     {
-        sed -n '/^    #!\/bin\/bash/,/^$/s/^    //p' "$here/../docs/supervise.md" |
-            sed "s|--ntasks=8|--ntasks=4 --nodes=2|; s|srun --mpi=pmix -n 8|srun --mpi=pmix -n 4|
+        "$script" | sed "s|--ntasks=8|--ntasks=4 --nodes=2|; s|srun --mpi=pmix -n 8|srun --mpi=pmix -n 4|
                 s|srun --overlap --mpi=pmix -n 8|srun --overlap --mpi=pmix -n 4|
                 s|srun \(.*\)--mpi=pmix|srun \1${by[1]:-}|
                 s|trireme supervise|$trireme supervise|; s| trireme train| $trireme train|
@@ -173,6 +180,17 @@ if ((${#by[@]})); then
         expect_end asked
         [[ $(count "asked to stop by SIGUSR1") == 1 && $(count "successfully loaded") == 1 ]] ||
             complain "$(grep -v iteration "$out" | tail)"
+    fi
+
+    if check "the example is asked by the scheduler: saved, requeued, goes on"; then
+        sbatch --test-only --nodes=3 --ntasks=3 --cpus-per-task=1 "$here/../examples/slurm/train.sbatch" >log 2>&1 || complain "$(cat log)"
+        script=of_examples
+        submit example
+        script=of_documentation
+        until_true has_saved example 10
+        scancel --batch --signal=USR1 "$id"
+        at_once
+        expect_end example
     fi
 
     if check "preempted: saved within the time that is left, requeued, goes on when there is room"; then

@@ -336,7 +336,7 @@ if check "a rank that is killed before all are connected is seen, though its lau
     [[ $(events early '"started"') == 2 ]] || complain "$(records early)"
 fi
 
-if "$trireme" --version | grep -q MPI && command -v mpirun >/dev/null; then
+if "$trireme" --version | grep -q "^built with.*MPI" && command -v mpirun >/dev/null; then
     if check "a rank of mpirun that is killed, or stopped, is named, and all start again"; then
         start mpi -- mpirun -n 4 "$trireme" train "${options[@]}" --save "$PWD/mpi"
         until_true has_saved mpi 20

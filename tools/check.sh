@@ -29,8 +29,8 @@ lint() {
 }
 
 lint_scripts() {
-    printf '%s\n' run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh tools/gpu_check.sh cmake/*.sh \
-        tests/*.sh |
+    printf '%s\n' run .ci/run tools/lint_* tools/test_times tools/megatron_options.sh tools/same_bits.sh tools/gpu_check.sh tools/reference.sh cmake/*.sh \
+        tests/*.sh examples/*/*.sbatch |
         xargs -P "$(cores)" -n 1 shellcheck -x -a
 }
 

@@ -45,6 +45,8 @@ with zipfile.ZipFile(output / f"trireme-{version}-{tag}.whl", "w") as wheel:
     for source in sorted((here / "python/trireme").glob("*.py")):
         add(wheel, f"trireme/{source.name}", source.read_bytes())
     add(wheel, "trireme/bin/trireme", stripped(build / "trireme"), 0o755)
+    for module in sorted(build.glob("trireme_mpi_*.so")):
+        add(wheel, f"trireme/bin/{module.name}", stripped(module), 0o755)
     add(wheel, "trireme/lib/libtrireme.so.0", stripped(build / "libtrireme.so.0"), 0o755)
     add(wheel, f"{info}/METADATA", f"""Metadata-Version: 2.1
 Name: trireme

@@ -30,12 +30,12 @@ make_deb() {
     quietly "the package for Debian" cpack --config build/CPackConfig.cmake -B build/packages
 }
 
-# A wheel has no MPI, whose libraries differ between machines: its ranks are threads, or are connected by TCP.
+# A wheel has the modules of MPI and none of its libraries, which differ between machines.
 make_wheel() {
     require_packages "to make a wheel" "${wheel_packages[@]}"
     want_packages "to build all of it" "${library_packages[@]}"
-    configure_and_build build/wheel "building without MPI" "trireme trireme_library" -DCMAKE_BUILD_TYPE=Release \
-        -DTRIREME_WITHOUT=MPI
+    configure_and_build build/wheel "building what is in a wheel" "trireme trireme_library" -DCMAKE_BUILD_TYPE=Release \
+        -DTRIREME_WITHOUT=
     local venv=build/packages/venv
     if [[ ! -e $venv/complete ]]; then
         mkdir -p build/packages

@@ -82,13 +82,19 @@ is_unknown() {
     compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null && [[ -z $(apt-cache show "${1%\?}" 2>/dev/null) ]]
 }
 
+# missing_of ROW...: the packages of those rows that are missing, a line each.
+missing_of() {
+    local row
+    for row in "$@"; do
+        is_present "${row#* }" || is_unknown "${row%% *}" || echo "${row%% *}"
+    done
+}
+
 # require_packages PURPOSE ROW...: returns when all are there, having installed those that were missing.
 require_packages() {
-    local purpose=$1 row missing=()
+    local purpose=$1 missing
     shift
-    for row in "$@"; do
-        is_present "${row#* }" || is_unknown "${row%% *}" || missing+=("${row%% *}")
-    done
+    mapfile -t missing < <(missing_of "$@")
     [[ ${#missing[@]} -gt 0 ]] || return 0
     say "Missing $purpose: ${missing[*]%\?}"
     case " ${missing[*]} " in
@@ -108,6 +114,15 @@ apt_get() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@"
 }
 
+# die_asking STATUS REASON PACKAGE...: ends with what to ask for: these, and once for all what a build is better with.
+die_asking() {
+    local lines=("$2: ask whoever administers this machine for" "apt-get install --no-install-recommends ${*:3}") more
+    more=$(missing_of "${build_packages[@]}" "${library_packages[@]}" | grep -vxF -- "$(printf '%s\n' "${@:3}")" | paste -sd ' ')
+    lines[1]=${lines[1]//\?/}
+    [[ -z $more ]] || lines+=("and to build all of it for: ${more//\?/}")
+    die "$1" "${lines[@]}"
+}
+
 apt_is_updated=
 
 install_packages() {
@@ -115,9 +130,10 @@ install_packages() {
     command -v apt-get >/dev/null ||
         die 69 "this is no Debian or Ubuntu: install the equivalents of those packages and try again."
     if [[ $(id -u) -ne 0 ]]; then
-        command -v sudo >/dev/null || die 69 "as root: apt-get install --no-install-recommends ${*%\?}"
+        command -v sudo >/dev/null ||
+            die_asking 69 "installing takes root, which you are not, and there is no sudo" "$@"
         say "Installing them with apt-get takes root; sudo may ask for your password."
-        sudo -v || die 77 "as root: apt-get install --no-install-recommends ${*%\?}"
+        sudo -v || die_asking 77 "sudo does not let you install packages" "$@"
     fi
     [[ -n $apt_is_updated ]] || quietly "apt-get update" apt_get update ||
         die 69 "apt-get update failed: is the network, or the mirror in /etc/apt, reachable?"

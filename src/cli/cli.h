@@ -41,6 +41,9 @@ Status cmd_generate(Options *options);
 Status cmd_evaluate(Options *options);
 Status cmd_finetune(Options *options);
 
+// Prints what this program is: version, commit and build, devices, transports, libraries. version.c
+Status print_version(void);
+
 // Prints the notes of the options, once for all processes of a launched job.
 void tell_notes(const Options *options);
 

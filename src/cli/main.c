@@ -2,8 +2,6 @@
 // here, so that help, mistakes and the verbs of one process answer at once and on every machine.
 #include "base/cores.h"
 #include "base/file.h"
-#include "base/libraries.h"
-#include "base/version.h"
 #include "cli/cli.h"
 #include "cli/manual.h"
 #include "comm/comm.h"
@@ -127,15 +125,6 @@ static Status run_command(const Command *command, int argc, char **argv) {
     options_destroy(&options);
     if (status == OK || speaks_of(status) || !*fail_message()) return status;
     return speak_later(status);
-}
-
-static Status print_version(void) {
-    Text text = {0};
-    text_add(&text, "%s\n", TRIREME_VERSION);
-    libraries_describe(&text);
-    fputs(text_string(&text), stdout);
-    text_free(&text);
-    return OK;
 }
 
 static Status run_verb(const char *name, int argc, char **argv) {

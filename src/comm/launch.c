@@ -1,6 +1,5 @@
 // The table of transports: starts the ranks of a job with the one that is asked for.
-#include "base/libraries.h"
-#include "comm/transport.h"
+#include "comm/mpi_module.h"
 #include <string.h>
 
 // Tests read the names from these lines, too (tests/CMakeLists.txt).
@@ -19,7 +18,7 @@ const CommTransport *comm_transports(int *count) {
 
 const char *comm_transport_here(void) {
     if (!launcher_ranks()) return "threads";
-    bool without_mpi = launcher_is_srun() && !launcher_is_mpirun() && !library_present(LIBRARY_MPI);
+    bool without_mpi = launcher_is_srun() && !launcher_is_mpirun() && !mpi_is_here();
     return launcher_is_variables() || without_mpi ? "tcp" : "mpi";
 }
 

@@ -1,349 +1,171 @@
-// The transports "mpi" and "mpi-messages": ranks are processes under mpirun or srun. Ranks of one node work in shared
-// memory, 2.5 to 4 times as fast as MPI_Allreduce and without the many calls that MPI needs to advance; all others
-// exchange MPI messages.
-#include "base/beat.h"
-#include "comm/alarm.h"
-#include "comm/messages.h"
-#include "comm/mpi_mail.h"
-#include "comm/node.h"
-#include "comm/orphan.h"
-#include <malloc.h>
-#include <sched.h>
+// Starts the ranks of a job with MPI: finds out which MPI's launcher has started this process, loads the library and
+// the module of that MPI, and says what to install where there is none.
+#include "base/beside.h"
+#include "base/libraries.h"
+#include "comm/mpi_module.h"
+#include <ctype.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { SPINS = 4000 };
+typedef enum { OPENMPI, MPICH, NUM_KINDS, NO_KIND = NUM_KINDS } MpiKind;
 
-typedef struct MpiGroup MpiGroup;
+enum { MAX_SONAMES = 2 };
 
-typedef struct {
-    MPI_Comm farewell; // used at the end of the job only
-    int *nodes;        // [size] the first rank on the same node, by world rank
-    int spins;         // turns of a wait before the core is given up
-    bool share_memory, deterministic;
-    bool warned_of_small_memory;
-    double timeout_s;
-    MpiGroup *groups; // all that were opened, the last one first; freed when all ranks have left
-} MpiWorld;
-
-struct MpiGroup {
-    Group head;
-    MpiWorld *world;
-    MPI_Comm comm;
-    MpiMail mail;
-    Messages messages;
-    Node node; // zeroed: the group spans nodes or has one rank
-    MpiGroup *next;
+static const struct {
+    const char *name, *module;
+    const char
+        *sonames[MAX_SONAMES]; // those of its binary interface; Debian has a name of its own for MPICH's
+    const char *folder;        // of the library that was there when this program was built; "": unknown
+    const char *package, *built_with; // Debian's
+} kinds[NUM_KINDS] = {
+    [OPENMPI] = {"Open MPI",
+                 "trireme_mpi_openmpi.so",
+                 {"libmpi.so.40"},
+                 OPENMPI_FOLDER,
+                 "openmpi-bin",
+                 "libopenmpi-dev"},
+    [MPICH] = {"MPICH",
+               "trireme_mpi_mpich.so",
+               {"libmpi.so.12", "libmpich.so.12"},
+               MPICH_FOLDER,
+               "mpich",
+               "libmpich-dev"},
 };
 
-typedef union {
-    ShmOp in_shm;
-    RingsOp in_rings;
-    MessagesOp in_messages;
-} MpiOp;
+// ---- which one --------------------------------------------------------------------------------------------
 
-_Static_assert(sizeof(MpiOp) <= MAX_OP_BYTES, "room in a checked operation");
-
-static const Transport mpi_transport;
-
-// ---- groups ---------------------------------------------------------------------------------------------
-
-static bool on_one_node(const MpiGroup *g) {
-    for (int i = 1; i < g->head.size; i++)
-        if (g->world->nodes[g->head.members[i]] != g->world->nodes[g->head.members[0]]) return false;
-    return g->world->share_memory && g->head.size > 1;
+// The kind of the launcher that has started this process, where only that kind can connect its ranks.
+static MpiKind launcher_kind(void) {
+    if (getenv("OMPI_COMM_WORLD_SIZE")) return OPENMPI;
+    if (!launcher_is_srun() && launcher_ranks() && getenv("PMI_RANK")) return MPICH;
+    return NO_KIND;
 }
 
-// Warns once on each node, from the first rank on it: containers often give /dev/shm 64 MB.
-static void warn_of_small_memory(const MpiGroup *g) {
-    int me = g->head.members[g->head.rank];
-    char host[128] = "";
-    if (g->world->warned_of_small_memory || g->world->nodes[me] != me) return;
-    g->world->warned_of_small_memory = true;
-    gethostname(host, sizeof host - 1);
-    fprintf(
-        stderr,
-        "WARNING: %s: /dev/shm has less than the %.0f MiB free that %d ranks need to share memory, so they "
-        "exchange MPI messages, which is slower; make it larger (docker run --shm-size=1g, or "
-        "mount -o remount,size=1g /dev/shm)\n",
-        host, g->node.wanted_bytes / 1048576, g->head.size);
+// Sets the kinds to try, in this order, and returns their number. Slurm speaks with both: by PMIx, which every Open MPI
+// and few builds of MPICH know, or by PMI2, where it is the other way round.
+static int kinds_to_try(MpiKind order[NUM_KINDS]) {
+    MpiKind sure = launcher_kind();
+    bool by_pmi2 = launcher_is_srun() && getenv("PMI_RANK") && !getenv("PMIX_RANK");
+    order[0] = sure != NO_KIND ? sure : by_pmi2 ? MPICH : OPENMPI;
+    order[1] = order[0] == OPENMPI ? MPICH : OPENMPI;
+    return sure != NO_KIND ? 1 : NUM_KINDS;
 }
 
-static void open_group(MpiGroup *g, MpiWorld *world, MPI_Comm comm) {
-    g->world = world;
-    g->comm = comm;
-    g->next = world->groups;
-    world->groups = g;
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    mpi_mail_open(&g->mail, comm, g->head.size);
-    messages_open(&g->messages, mpi_mail_table(&g->mail, !world->deterministic), &g->head);
-    if (!on_one_node(g)) return;
-    node_open(&g->node, comm, &g->head);
-    if (g->node.wanted_bytes > 0) warn_of_small_memory(g);
+// ---- loading ----------------------------------------------------------------------------------------------
+
+// Opens MPI's library: from the folder that TRIREME_MPI names, or where the system finds it, or where it was when this
+// program was built. NULL: there is none.
+static void *open_library(MpiKind kind, int flags) {
+    const char *chosen = getenv("TRIREME_MPI");
+    const char *folders[] = {chosen ? chosen : "", kinds[kind].folder};
+    void *library = NULL;
+    for (int f = 0; f < (chosen ? 1 : 2) && !library; f++)
+        for (int i = 0; i < MAX_SONAMES && kinds[kind].sonames[i] && !library; i++) {
+            Text path = {0};
+            text_add(&path, "%s%s%s", folders[f], *folders[f] ? "/" : "", kinds[kind].sonames[i]);
+            library = dlopen(text_string(&path), flags);
+            text_free(&path);
+        }
+    return library;
 }
 
-static Status mpi_split(Group *parent, const char *name, const int *ranks, int num_ranks, Group **group) {
-    MpiGroup *p = (MpiGroup *)parent;
-    MpiGroup *g = comm_allocate(1, sizeof *g);
-    group_init(&g->head, &mpi_transport, name, parent, ranks, num_ranks, 0);
-    MPI_Group all, some;
-    MPI_Comm comm;
-    char what[64];
-    snprintf(what, sizeof what, "the set-up of group %s", name);
-    alarm_set(what, p->world->timeout_s);
-    MPI_Comm_group(p->comm, &all);
-    MPI_Group_incl(all, num_ranks, ranks, &some);
-    int rc = MPI_Comm_create_group(p->comm, some, ranks[0], &comm);
-    MPI_Group_free(&some);
-    MPI_Group_free(&all);
-    CHECK(rc == MPI_SUCCESS, "group %s of %d ranks: MPI error %d", name, num_ranks, rc);
-    *group = &g->head;
-    open_group(g, p->world, comm);
-    alarm_clear();
+// The loader says which file it could not load, and why.
+static Status fail_without_library(MpiKind kind) {
+    const char *reason = dlerror();
+    return fail(
+        ERR_UNAVAILABLE,
+        "%s needs its library, which cannot be loaded (%s): install it (Debian's package is %s), or name its "
+        "folder with TRIREME_MPI",
+        kinds[kind].name, reason ? reason : "no reason is known", kinds[kind].package);
+}
+
+static Status find_module(MpiKind kind, Text *path) {
+    if (beside_find(NULL, kinds[kind].module, path)) return OK;
+    return fail(ERR_UNAVAILABLE,
+                "%s needs the file %s, and there is none at %s or in the folder above: it is built with the "
+                "program where the headers of %s are: install them (Debian's package is %s) and build again",
+                kinds[kind].name, kinds[kind].module, text_string(path), kinds[kind].name,
+                kinds[kind].built_with);
+}
+
+static Status open_module(MpiKind kind, const char *path, const MpiModule **module) {
+    // MPI loads parts of itself, which take functions from what is loaded.
+    if (!open_library(kind, RTLD_NOW | RTLD_GLOBAL)) return fail_without_library(kind);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return fail(ERR_DATA, "%s: the module cannot be loaded: %s", kinds[kind].name, dlerror());
+    *module = dlsym(library, "trireme_mpi");
+    if (!*module) return fail(ERR_DATA, "%s: %s is no module of trireme", kinds[kind].name, path);
+    if (strcmp((*module)->interface, MPI_INTERFACE) != 0)
+        return fail(
+            ERR_DATA,
+            "%s: %s belongs to another build of trireme (interface %s, this program has %s); build both together",
+            kinds[kind].name, path, (*module)->interface, MPI_INTERFACE);
     return OK;
 }
 
-// Freeing is collective in MPI, and a rank that leaves with an error must not wait here: see farewell.
-static void mpi_close(Group *group) { (void)group; }
-
-static void free_group(MpiGroup *g) {
-    node_close(&g->node);
-    messages_close(&g->messages);
-    mpi_mail_close(&g->mail);
-    MPI_Comm_free(&g->comm);
-    free(g->head.members);
-    free(g);
-}
-
-// In the order in which they were opened: that order did not deadlock, so this one cannot.
-static void free_groups(MpiGroup *newest) {
-    if (!newest) return;
-    free_groups(newest->next);
-    free_group(newest);
-}
-
-// ---- the transport ----------------------------------------------------------------------------------------
-
-static NodeShare *share_of(MpiGroup *g, const Call *call) {
-    return &g->node.shares[call->blocking && !is_message(call) ? BLOCKING : STARTED];
-}
-
-static void mpi_start(Group *group, const Call *call, void *op) {
-    MpiGroup *g = (MpiGroup *)group;
-    MpiOp *o = op;
-    NodeShare *share = share_of(g, call);
-    if (!share->open)
-        messages_start(&g->messages, call, &o->in_messages);
-    else if (is_message(call))
-        rings_start(&g->node.rings, call, &o->in_rings);
-    else
-        shm_collective_start(&share->collectives, call, &o->in_shm);
-}
-
-static CallProgress mpi_advance(Group *group, const Call *call, void *op) {
-    MpiGroup *g = (MpiGroup *)group;
-    MpiOp *o = op;
-    NodeShare *share = share_of(g, call);
-    if (!share->open) return messages_advance(&g->messages, call, &o->in_messages);
-    if (is_message(call)) return rings_advance(&g->node.rings, call, &o->in_rings);
-    return shm_collective_advance(&share->collectives, call, &o->in_shm);
-}
-
-static void mpi_waits_for(Group *group, const Call *call, const void *op, Text *ranks) {
-    MpiGroup *g = (MpiGroup *)group;
-    const MpiOp *o = op;
-    const NodeShare *share = share_of(g, call);
-    if (!share->open) {
-        messages_waits_for(&g->messages, call, &o->in_messages, ranks);
-        return;
-    }
-    for (int r = 0; r < group->size; r++)
-        if (is_message(call) ? r == call->peer : shm_collective_waits_for(&share->collectives, &o->in_shm, r))
-            text_add(ranks, " %d", group->members[r]);
-}
-
-static void mpi_pause(Group *world, int turns) {
-    if (turns >= ((MpiGroup *)world)->world->spins) sched_yield();
-#if defined(__x86_64__)
-    else
-        __builtin_ia32_pause();
-#endif
-}
-
-static const Transport mpi_transport = {.op_bytes = sizeof(MpiOp),
-                                        .follows_addresses = true,
-                                        .split = mpi_split,
-                                        .close = mpi_close,
-                                        .start = mpi_start,
-                                        .advance = mpi_advance,
-                                        .waits_for = mpi_waits_for,
-                                        .pause = mpi_pause};
-
-// ---- the launch -----------------------------------------------------------------------------------------
-
-// Measured with Open MPI 4.1 on one node: large temporary buffers that keep their pages and copies through
-// shared memory halve the time of large messages; without yielding, more ranks than cores wait for each other
-// for whole time slices.
-static void tune(void) {
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, -1);
-    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-}
-
-static void abort_all(Rank *rank, int status) {
-    (void)rank;
-    MPI_Abort(MPI_COMM_WORLD, status);
-}
-
-// The ranks of a node that may use the same processors divide them: all of the node, or those that a launcher
-// has put on one socket; one that has processors of its own already keeps them.
-static void find_cores(MpiWorld *world, MPI_Comm node, const CommOptions *options) {
-    int rank, size, threads = options->threads > 0 ? options->threads : 1;
-    MPI_Comm_rank(node, &rank);
-    MPI_Comm_size(node, &size);
-    RankCores *all = comm_allocate((size_t)size, sizeof *all);
-    Cores mine;
-    all[rank] = world_cores(options, rank);
-    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)sizeof *all, MPI_BYTE, node);
-    bool fits = cores_divide(all, size, threads, rank, world_sysfs(options), &mine);
-    world->spins = fits ? SPINS : 0;
-    if (fits && options->bind_cores) cores_bind(&mine);
-    free(all);
-}
-
-static void find_nodes(MpiWorld *world, int size, const CommOptions *options) {
-    MPI_Comm node;
-    int rank, first;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-    first = rank;
-    MPI_Bcast(&first, 1, MPI_INT, 0, node);
-    find_cores(world, node, options);
-    MPI_Comm_free(&node);
-    world->nodes = comm_allocate((size_t)size, sizeof *world->nodes);
-    MPI_Allgather(&first, 1, MPI_INT, world->nodes, 1, MPI_INT, MPI_COMM_WORLD);
-}
-
-static int rank_here(const MpiWorld *world, int rank) {
-    int before = 0;
-    for (int r = 0; r < rank; r++) before += world->nodes[r] == world->nodes[rank];
-    return before;
-}
-
-// Waits until all ranks have left, then tells them the worst status and the first failing rank's message.
-static Status farewell(MpiWorld *world, const Rank *me, Status mine) {
-    int all_here = 0, status = (int)mine, worst = OK, first = -1;
-    double deadline = clock_s() + LEAVE_GRACE_S;
-    MPI_Request request;
-    MPI_Ibarrier(world->farewell, &request);
-    for (; !all_here; usleep(100)) {
-        MPI_Test(&request, &all_here, MPI_STATUS_IGNORE);
-        if (!all_here && mine != OK && clock_s() > deadline) abort_after_error(mine);
-    }
-    int *all = comm_allocate((size_t)me->size, sizeof *all);
-    MPI_Allgather(&status, 1, MPI_INT, all, 1, MPI_INT, world->farewell);
-    for (int i = me->size - 1; i >= 0; i--) {
-        if (all[i] > worst) worst = all[i];
-        if (all[i] != OK) first = i;
-    }
-    free(all);
-    if (first < 0) return OK;
-    char text[sizeof me->message];
-    memcpy(text, me->message, sizeof text);
-    MPI_Bcast(text, sizeof text, MPI_CHAR, first, world->farewell);
-    return fail((Status)worst, "%s", text);
-}
-
-static Status run_as(Rank *rank, const CommOptions *options, RankMain *rank_main, void *arg) {
-    MpiWorld world = {.share_memory = !strcmp(options->transport, "mpi"),
-                      .deterministic = options->deterministic,
-                      .timeout_s = options->timeout_s};
-    MPI_Comm comm;
-    alarm_set("the start of the job", world.timeout_s);
-    MPI_Comm_dup(MPI_COMM_WORLD, &world.farewell);
-    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    find_nodes(&world, rank->size, options);
-    MpiGroup *g = comm_allocate(1, sizeof *g);
-    group_init(&g->head, &mpi_transport, "world", NULL, NULL, rank->size, rank->rank);
-    g->head.rank_here = rank_here(&world, rank->rank);
-    g->head.first_here = world.nodes[rank->rank];
-    open_group(g, &world, comm);
-    alarm_clear();
-    Status mine = world_run(&g->head, options, rank_main, arg);
-    alarm_set("the end of the job", world.timeout_s);
-    Status status = farewell(&world, rank, mine);
-    free_groups(world.groups);
-    MPI_Comm_free(&world.farewell);
-    free(world.nodes);
+static Status load(MpiKind kind, const MpiModule **module) {
+    Text path = {0};
+    Status status = find_module(kind, &path);
+    if (status == OK) status = open_module(kind, text_string(&path), module);
+    text_free(&path);
     return status;
 }
 
-// Without this error each process of the job would train a model of its own.
-static Status fail_alone(void) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-    int length;
-    MPI_Get_library_version(library, &length);
-    library[strcspn(library, ",\n")] = 0;
-    return fail(
-        ERR_UNAVAILABLE,
-        "the launcher started %d processes, but MPI shows each of them itself alone: they do not belong "
-        "together; use the mpirun of %s, or srun --mpi=pmix",
-        launcher_ranks(), library);
+// Loads the first of the kinds that can be had; else fails as for the first of them.
+static Status load_any(const MpiModule **module) {
+    MpiKind order[NUM_KINDS];
+    int count = kinds_to_try(order);
+    for (int i = 0; i < count; i++)
+        if (load(order[i], module) == OK) return OK;
+    return load(order[0], module);
 }
 
-#ifdef OPEN_MPI
-// Open MPI ends such a process with a text of its own, in which Slurm's option does not occur.
-static bool lacks_process_manager(void) {
-    return launcher_is_srun() && launcher_ranks() > 1 && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
-           !getenv("PMI_FD");
+bool mpi_is_here(void) {
+    const MpiModule *module;
+    return load_any(&module) == OK;
 }
-#else
-static bool lacks_process_manager(void) { return false; }
-#endif
 
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
-    int initialized, provided = MPI_THREAD_SINGLE;
-    if (lacks_process_manager())
-        return fail(ERR_UNAVAILABLE,
-                    "srun started %d processes without the interface that Open MPI needs: use "
-                    "srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or mpirun in the job",
-                    launcher_ranks());
-    MPI_Initialized(&initialized);
-    CHECK(!initialized, "MPI can be started once in a process");
-    bool launched = launcher_ranks() > 0;
-    if (launched) orphan_kill();
-    // A launcher may wait for ever when one of its processes is killed before all are connected.
-    bool is_numbered = launched && !launcher_is_variables();
-    BeatWriter *beat = is_numbered ? beat_join(launcher_rank(), launcher_ranks()) : NULL;
-    tune();
-    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
-    if (rc != MPI_SUCCESS) {
-        beat_leave(beat, ERR_UNAVAILABLE);
-        return fail(ERR_UNAVAILABLE, "MPI cannot be started: its error %d", rc);
+    const MpiModule *module;
+    Status status = load_any(&module);
+    if (status == OK) return module->launch(options, rank_main, arg);
+    return fail(
+        status,
+        "a run of %d processes under mpirun needs MPI: %s; or start the ranks with RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT, which need no MPI",
+        launcher_ranks(), fail_message());
+}
+
+// ---- for people -------------------------------------------------------------------------------------------
+
+// The first line of what the library says of itself: "Open MPI v4.1.4, package: ..." and "MPICH Version:      5.0.2".
+static void add_version(Text *out, void *library) {
+    int (*version)(char *, int *) = NULL;
+    char text[8192] = ""; // MPI_MAX_LIBRARY_VERSION_STRING of any kind
+    int length = 0;
+    *(void **)&version = dlsym(library, "MPI_Get_library_version");
+    if (!version || version(text, &length) != 0) return;
+    text[strcspn(text, ",\n")] = 0;
+    text_add(out, "mpi (");
+    for (const char *c = text; *c; c++)
+        if (!isspace((unsigned char)*c) || !isspace((unsigned char)c[1]))
+            text_add(out, "%c", *c == '\t' ? ' ' : *c);
+    text_add(out, ")");
+}
+
+void mpi_describe(Text *out) {
+    for (MpiKind kind = 0; kind < NUM_KINDS; kind++) {
+        Text path = {0};
+        Status status = find_module(kind, &path);
+        void *library = status == OK ? open_library(kind, RTLD_LAZY | RTLD_LOCAL) : NULL;
+        if (status == OK && !library) fail_without_library(kind);
+        text_add(out, "            ");
+        if (library)
+            add_version(out, library);
+        else
+            text_add(out, "no %s: %s", kinds[kind].name, fail_message());
+        text_add(out, "\n");
+        text_free(&path);
     }
-    Rank *rank = comm_allocate(1, sizeof *rank), *caller = rank_current();
-    *rank = (Rank){.abort_job = abort_all, .beat = beat};
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &rank->size);
-    rank_enter(rank);
-    Status status = OK;
-    if (provided < MPI_THREAD_FUNNELED)
-        status = fail(ERR_UNAVAILABLE, "this MPI does not allow threads in a process");
-    else if (rank->size == 1 && launcher_ranks() > 1)
-        status = fail_alone();
-    else if (options->ranks && options->ranks != rank->size)
-        status = fail(ERR_CONFIG, "%d ranks are wanted, the launcher started %d", options->ranks, rank->size);
-    else
-        status = run_as(rank, options, rank_main, arg);
-    beat_leave(rank->beat, (int)status);
-    MPI_Finalize();
-    alarm_clear();
-    // A launcher ends the job at the first error status: rank 0 gets the time to print its message.
-    if (status != OK && rank->rank != 0) usleep(500000);
-    rank_enter(caller);
-    if (status != OK) fail(status, "%s", rank->rank == 0 ? rank->message : ""); // printed once
-    free(rank);
-    return status;
 }

@@ -1,26 +1,10 @@
 // Finds and loads the modules of devices.
 #include "device/module.h"
-#include "base/text.h"
+#include "base/beside.h"
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-// Where a module may lie, as seen from the folder of the program: beside it, in the folder above, or where both are
-// installed.
-static const char *const places[] = {"", "../", MODULE_FOLDER "/"};
-
-// Adds the path of `file` at one of the places.
-static void add_place(Text *path, const char *place, const char *file) {
-    char program[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length < 0) return;
-    program[length] = 0;
-    char *slash = strrchr(program, '/');
-    if (slash) *slash = 0;
-    text_add(path, "%s/%s%s", program, place, file);
-}
 
 // Says how a module is made. The folder of the program is the one that CMake has built it in, unless it is installed.
 static void add_how_to_build(Text *out, const char *kind) {
@@ -32,7 +16,7 @@ static void add_how_to_build(Text *out, const char *kind) {
             "that and build trireme again");
         return;
     }
-    add_place(&cache, "", "CMakeCache.txt");
+    beside_program("CMakeCache.txt", &cache);
     bool here = access(text_string(&cache), F_OK) == 0;
     size_t folder = cache.size - strlen("/CMakeCache.txt");
     text_add(out, "it is for tests, and this builds it: cmake --build %.*s --target trireme_cuda_sim",
@@ -60,23 +44,12 @@ static Status not_found(const char *kind, const char *file, const char *folder, 
 }
 
 Status module_find(const char *kind, const char *file, Text *path) {
-    enum { COUNT = sizeof places / sizeof *places };
     const char *folder = getenv("TRIREME_CUDA");
-    Text first = {0};
-    bool found = false;
-    for (int i = 0; i < (folder ? 1 : COUNT) && !found; i++) {
-        Text at = {0};
-        if (folder)
-            text_add(&at, "%s/%s", folder, file);
-        else
-            add_place(&at, places[i], file);
-        found = access(text_string(&at), F_OK) == 0;
-        if (found) text_add(path, "%s", text_string(&at));
-        if (i == 0) text_add(&first, "%s", text_string(&at));
-        text_free(&at);
-    }
-    Status status = found ? OK : not_found(kind, file, folder, &first);
-    text_free(&first);
+    Text at = {0};
+    bool found = beside_find(folder, file, &at);
+    if (found) text_add(path, "%s", text_string(&at));
+    Status status = found ? OK : not_found(kind, file, folder, &at);
+    text_free(&at);
     return status;
 }
 

@@ -1,5 +1,5 @@
 // Opens and closes the windows of memory that the ranks of a node share.
-#include "comm/node.h"
+#include "comm/mpi/node.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>

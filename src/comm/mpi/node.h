@@ -3,7 +3,7 @@
 // advanced by a poll now and then: they use larger staging buffers, and messages use ring buffers, so that one
 // poll can do much.
 #pragma once
-#include "comm/rings.h"
+#include "comm/mpi/rings.h"
 #include "comm/shm_collective.h"
 
 typedef enum { STARTED, BLOCKING, NUM_WAYS } Way;

@@ -1,6 +1,6 @@
 // Sends and receives messages through ring buffers in shared memory.
-#include "comm/rings.h"
-#include "comm/mpi_mail.h"
+#include "comm/mpi/rings.h"
+#include "comm/mpi/mail.h"
 #include <string.h>
 
 _Static_assert(NUM_RINGS * sizeof(Ring) <= RINGS_HEADER_BYTES, "room for the states");

@@ -1,5 +1,5 @@
 // Starts and tests messages over MPI, by MPI_Isend, MPI_Irecv and MPI_Testsome.
-#include "comm/mpi_mail.h"
+#include "comm/mpi/mail.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
