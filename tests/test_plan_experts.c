@@ -233,6 +233,59 @@ static void own_memory_has_experts(void) {
     machine_close(&place.machine);
 }
 
+// ---- search -------------------------------------------------------------------------------------
+
+static SearchSpace space_of(int devices) {
+    return (SearchSpace){.devices = devices,
+                         .batch = 32,
+                         .sequence_parallel = -1,
+                         .zero_stage = -1,
+                         .fused_attention = 1,
+                         .recompute = RECOMPUTE_NOTHING,
+                         .dtype = BF16};
+}
+
+static double best_of(const CostModel *costs, const ModelShape *model, const SearchSpace *space,
+                      ParallelConfig *best) {
+    PlanCache *cache;
+    PlanResult result;
+    EXPECT_OK(plan_cache_open(&cache));
+    bool found = plan_search(cache, costs, model, space, 1, &result) == OK;
+    double step_s = found ? result.best[0].step_s : INFINITY;
+    if (found && best) *best = result.best[0].config;
+    plan_result_free(&result);
+    plan_cache_close(cache);
+    return step_s;
+}
+
+// What the search finds is the best of what it finds for each choice of c, ep and sharding.
+static void searches_try_all_choices(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    stack.shards_weights = true;
+    CostModel costs = costs_of(&machine, &stack);
+    ModelShape model = mixture();
+    model.hidden = 1024, model.head_size = 256, model.expert_ffn = model.ffn = 1024, model.shared_ffn = 0;
+    model.sequence = model.positions = 16384;
+    for (int way = 0; way < 2; way++) {
+        SearchSpace space = space_of(16);
+        ParallelConfig best;
+        machine.usable_gb = way ? 9 : 80;
+        double least = INFINITY, all = best_of(&costs, &model, &space, &best);
+        for (int i = 0; i < 3 * 4 * 4; i++) {
+            SearchSpace one = space;
+            one.grid.size[AXIS_CP] = 1 << i % 3, one.grid.size[AXIS_EP] = 1 << i / 3 % 4;
+            one.zero_stage = i / 12;
+            // Behind a pipeline weights are cut where that is asked for alone.
+            if (one.zero_stage > 1) one.grid.size[AXIS_PP] = 1;
+            least = fmin(least, best_of(&costs, &model, &one, NULL));
+        }
+        EXPECT(isfinite(all) && all == least, "way %d: a search finds %g s, one by one %g s", way, all,
+               least);
+        EXPECT(!way || grid_along(best.grid, AXIS_EP) > 1 || best.zero_stage, "9 GB hold everything whole");
+    }
+}
+
 // ---- rules --------------------------------------------------------------------------------------
 
 static void refusals_name_what_works(void) {
@@ -264,6 +317,7 @@ int main(int argc, char **argv) {
                                       {"the fullest rank decides", the_fullest_rank_decides},
                                       {"experts share memory", experts_share_memory},
                                       {"own memory has experts", own_memory_has_experts},
+                                      {"searches try all choices", searches_try_all_choices},
                                       {"refusals name what works", refusals_name_what_works},
                                       {0}},
                        argc, argv);

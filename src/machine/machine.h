@@ -165,6 +165,8 @@ typedef struct {
     bool balances_stages; // when layers are distributed, embedding and head count by their parameters
     // Where layers do not divide, each stage has as many as the longest, and the last stage what is left.
     bool fills_stages;
+    bool
+        shards_weights; // it can cut gradients and weights over replicas: a search tries that without a pipeline
     // A token is sent once to each node, and there once to each rank, that has any of its experts, and comes back
     // summed; else once for each expert.
     bool dispatches_once;
