@@ -71,6 +71,7 @@ static ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
     ParallelConfig c = row->config;
     if (!row->has_scatter_gather) c.scatter_gather = stack->scatters_messages;
     if (!row->has_overlap_gradients) c.overlap_gradients = stack->overlaps_gradients;
+    c.groups_experts = !stack->is_trireme;
     if (!row->has_overlap_tensor) c.overlap_tensor = stack->overlaps_tensor;
     return c;
 }

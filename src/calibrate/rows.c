@@ -287,6 +287,14 @@ static Status read_method(const Source *s, PlanRow *row) {
     return OK;
 }
 
+static Status read_experts(const Source *s, PlanRow *row) {
+    if (row_experts_read(cell(s, COLUMN_note), row)) return OK;
+    return fail(
+        ERR_DATA,
+        "%s: line %d: note '%.60s': \"MoE: ep=N E=N k=N\" with whole numbers says what experts a row has",
+        s->path, line_of(s), strstr(cell(s, COLUMN_note), "MoE: "));
+}
+
 static Status read_result(const Source *s, PlanRow *row) {
     TRY(read_positive(s, COLUMN_step_s, &row->step_s));
     TRY(read_positive(s, COLUMN_mem_gb, &row->memory_gb));
@@ -325,6 +333,7 @@ static Status read_row(const Source *s, PlanRow *row) {
     TRY(read_batch(s, row));
     TRY(read_schedule(s, row));
     TRY(read_method(s, row));
+    TRY(read_experts(s, row));
     return read_result(s, row);
 }
 

@@ -45,8 +45,9 @@ static Status open_stack_of(const Options *options, const Machine *machine, Stac
 
 Status plan_stack(const Options *options, const Machine *machine, Stack *stack) {
     if (!options->stack && *machine->stack) return open_stack_of(options, machine, stack);
-    bool low = options->fp8_format || options->fp4_format;
-    if (!options->stack) return stack_for(stack, machine, low);
+    RunKind run = {.low = options->fp8_format || options->fp4_format,
+                   .experts = options->num_experts != INT_UNSET};
+    if (!options->stack) return stack_for(stack, machine, run);
     return with_option(stack_open(stack, options->stack), "--stack");
 }
 
@@ -60,6 +61,7 @@ static Status open_cost_model(PlanJob *job) {
     job->costs = (CostModel){.machine = &job->machine,
                              .stack = &job->stack,
                              .constants = constants_of(&job->machine, &job->stack)};
+    job->costs.constants.expert_imbalance *= job->options->expert_imbalance;
     return OK;
 }
 
@@ -166,6 +168,8 @@ static void fill_space(PlanJob *job) {
         .microbatch = or_zero(o->micro_batch_size),
         .fused_attention = fused_attention(o->attention_backend),
         .schedule = o->schedule};
+    space->grid.size[AXIS_EP] = is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
+    space->grid.size[AXIS_ETP] = or_zero(o->expert_tensor_parallel_size);
     space->muon = muon_options(o);
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;

@@ -240,6 +240,10 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     if (c->factors == FACTORS_FP8) put(to, "--fp8-recipe tensorwise");
     put(to, "--tensor-model-parallel-size %d", grid_along(c->grid, AXIS_TP));
     if (grid_along(c->grid, AXIS_CP) > 1) put(to, "--context-parallel-size %d", grid_along(c->grid, AXIS_CP));
+    if (grid_along(c->grid, AXIS_EP) > 1)
+        put(to, "--expert-model-parallel-size %d", grid_along(c->grid, AXIS_EP));
+    if (c->grid.size[AXIS_ETP] && c->grid.size[AXIS_ETP] != grid_along(c->grid, AXIS_TP))
+        put(to, "--expert-tensor-parallel-size %d", c->grid.size[AXIS_ETP]);
     if (c->sequence_parallel) put(to, "--sequence-parallel");
     add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);
