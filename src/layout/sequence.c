@@ -44,6 +44,15 @@ void sequence_orders(const SequenceCut *cut, int samples, int32_t *from_ranks, i
         }
 }
 
+void sequence_shares(int64_t rows, int ranks, int32_t *apart, int32_t *together) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int share = 0; share < ranks; share++) {
+            int64_t in_row = row * ranks + share, in_share = share * rows + row;
+            if (apart) apart[in_share] = (int32_t)in_row;
+            if (together) together[in_row] = (int32_t)in_share;
+        }
+}
+
 // ---- cuts by area ---------------------------------------------------------------------------------------
 
 typedef struct {

@@ -41,3 +41,8 @@ void sequence_positions(const SequenceCut *cut, int rank, int32_t *positions);
 // row i of the whole microbatch is row `from_ranks[i]` of these, and row i of these is row `to_ranks[i]` of the whole.
 // Either may be NULL.
 void sequence_orders(const SequenceCut *cut, int samples, int32_t *from_ranks, int32_t *to_ranks);
+
+// Rows of a rank that are cut into `ranks` shares of their columns, as they lie when the first shares of all rows come
+// first, then the second ones: share i of these is share `apart[i]` of the rows, and share i of the rows is share
+// `together[i]` of these. Either may be NULL.
+void sequence_shares(int64_t rows, int ranks, int32_t *apart, int32_t *together);

@@ -75,8 +75,9 @@ void tp_reduce_end(Context *context, Tensor partial, Tensor result);
 // One microbatch: its data, and how the model is to run on it.
 typedef struct {
     Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
-    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent; and the position of
-    // each token in its document, where absent that in its sequence.
+    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent, of the whole
+    // microbatch, [1, S*B], where ranks exchange heads (CONTEXT_ALL_TO_ALL); and the position of each token in its
+    // document, where absent that in its sequence.
     Tensor first_key, positions;
     Tensor mask;   // F32 [1, T]: 1 for labels that count, else 0; absent: all count
     Tensor loss;   // F32 [1, T], written by the last stage
@@ -96,6 +97,7 @@ typedef struct {
     // where they are not cut.
     const SequenceCut *cut;
     Tensor from_ranks, to_ranks;
+    Tensor to_heads, from_heads; // I32 [1, S*B], where ranks exchange heads: the orders of sequence_shares
 } Microbatch;
 
 // Says which microbatch the layers work on next.

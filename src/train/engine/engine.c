@@ -16,7 +16,7 @@ static void take_batches(Engine *e) {
          rotary = e->spec.shape.position == POSITION_ROTARY,
          learned = e->spec.shape.position == POSITION_LEARNED;
     if (e->first) e->tokens = tensor_take(run, "tokens", m, tokens, I32);
-    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, tokens, I32);
+    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, engine_first_keys(e), I32);
     sequences_take(e, run);
     if (own_positions && (rotary || (learned && e->first)))
         e->positions = tensor_take(run, "positions of tokens", m, tokens, I32);

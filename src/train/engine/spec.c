@@ -169,6 +169,10 @@ static ScalingRecipe scaling_of(const Options *o) {
     CHECK(false, "no recipe is named %s", name);
 }
 
+static ContextWay context_way(const Options *o) {
+    return !strcmp(o->cp_comm_type, "a2a") ? CONTEXT_ALL_TO_ALL : CONTEXT_ALL_GATHER;
+}
+
 static ModelMode model_mode(const Options *o, int vocabulary) {
     return (ModelMode){
         .microbatch = o->micro_batch_size,
@@ -184,6 +188,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .wide_first = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 : 0,
         .wide_last = o->first_last_layers_bf16 ? o->num_layers_at_end_in_bf16 : 0,
         .context_ranks = o->shape.cp,
+        .context_way = context_way(o),
         .sequence_parallel = o->shape.sequence_parallel,
         .keep_probabilities = o->shape.keep_probabilities,
         .attention = !strcmp(o->attention_backend, "flash")   ? ATTENTION_OWN
