@@ -156,7 +156,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
                                             ", sharded values", ", shared values"};
     static const char *const types[NUM_PRECISIONS] = {"fp32",        "bf16",          "fp16",  "fp8",
                                                       "delayed fp8", "blockwise fp8", "mxfp8", "nvfp4"};
-    static const char *const ways[NUM_CONTEXT_WAYS] = {"", " by heads"};
+    static const char *const ways[NUM_CONTEXT_WAYS] = {"", " by heads", " in a ring"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(
@@ -199,7 +199,7 @@ static bool possible(const Case *one) {
     const int *l = one->level;
     int t = powers[l[TENSOR]], c = powers[l[CONTEXT]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
     if (t * c * d * p > 8) return false;
-    if (c > 1 && (l[TREE] || l[PRECISION] >= FIRST_RECIPE)) return false;
+    if (c > 1 && (l[TREE] || l[PRECISION] == FIRST_RECIPE + RECIPE_NVFP4)) return false;
     if (c == 1 && l[CONTEXT_WAYS]) return false;
     if (l[SEQUENCE_PARALLEL] && (t == 1 || l[RECOMPUTATION] == 5)) return false;
     if (t == 1 && l[RECOMPUTATION] == 5) return false;
@@ -209,6 +209,7 @@ static bool possible(const Case *one) {
     RunPlan plan = plan_of(one);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
+    if (l[CONTEXT_WAYS] == CONTEXT_RING && l[PROBABILITIES]) return false;
     if (l[CONTEXT_WAYS] == CONTEXT_ALL_TO_ALL && model_groups(&spec->shape) / t % c) return false;
     return schedule_is_known_to_exist(one, spec);
 }

@@ -50,14 +50,16 @@ Status check_context_parallel(Options *o) {
                     o->shape.cp, MOST);
     TRY(check_context_length(o));
     TRY(check_context_heads(o));
-    if (!strcmp(o->cp_comm_type, "p2p"))
-        return fail(ERR_CONFIG, "--cp-comm-type p2p is not there: use all_gather or a2a");
+    if (!strcmp(o->cp_comm_type, "p2p") && o->shape.keep_probabilities)
+        return fail(
+            ERR_CONFIG,
+            "--cp-comm-type p2p joins parts of the softmax, and --attention-backend unfused stores the whole: "
+            "leave out one of them");
     if (o->shape.virtual_data)
         return refuse(o, "--virtual-data-parallel", "its sums would depend on the data parallel size");
-    if (o->audit_interval > 0) return refuse(o, "--audit-interval", "an audit computes whole sequences");
     if (o->dpo) return refuse(o, "--dpo", "the loss of a pair needs whole answers on one rank");
-    if (o->fp8_format || o->fp4_format)
-        return refuse(o, o->fp8_format ? "--fp8-format" : "--fp4-format",
-                      "the scale of a tensor would be that of a part of its tokens");
+    if (o->fp4_format)
+        return refuse(o, "--fp4-format",
+                      "its gradients are rounded at random by their place in the sequence");
     return OK;
 }

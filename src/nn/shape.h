@@ -100,8 +100,8 @@ typedef struct {
 } DelayedScaling;
 
 // How ranks that share sequences (context parallelism) compute attention: every rank gets the keys and values of all;
-// or whole sequences of some of the heads.
-typedef enum { CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL, NUM_CONTEXT_WAYS } ContextWay;
+// or whole sequences of some of the heads; or those of one rank after the other.
+typedef enum { CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL, CONTEXT_RING, NUM_CONTEXT_WAYS } ContextWay;
 
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 

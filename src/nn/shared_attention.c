@@ -2,8 +2,9 @@
 #include "nn/shared_attention.h"
 
 static const AttentionWay *way_of(const Context *c) {
-    static const AttentionWay *const ways[NUM_CONTEXT_WAYS] = {
-        [CONTEXT_ALL_GATHER] = &by_whole_keys, [CONTEXT_ALL_TO_ALL] = &by_whole_heads};
+    static const AttentionWay *const ways[NUM_CONTEXT_WAYS] = {[CONTEXT_ALL_GATHER] = &by_whole_keys,
+                                                               [CONTEXT_ALL_TO_ALL] = &by_whole_heads,
+                                                               [CONTEXT_RING] = &by_ring};
     return ways[c->mode.context_way];
 }
 

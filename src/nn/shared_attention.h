@@ -17,6 +17,7 @@ typedef struct {
 } AttentionWay;
 extern const AttentionWay by_whole_keys;  // every rank gets the keys and values of all: CONTEXT_ALL_GATHER
 extern const AttentionWay by_whole_heads; // every rank gets whole sequences of some heads: CONTEXT_ALL_TO_ALL
+extern const AttentionWay by_ring;        // keys and values go round: CONTEXT_RING
 
 // y = the rows of x in the order of `rows`.
 void reorder_rows(Context *context, Tensor rows, Tensor x, Tensor y);

@@ -24,7 +24,7 @@ typedef struct {
     void *self;
 } UnitWatch;
 
-// Optional callback that sees every tensor that this rank is about to give to a collective over tp.
+// Optional callback that sees every tensor that this rank is about to give to other ranks over tp or cp.
 typedef struct {
     void (*see)(void *self, Tensor x);
     void *self;
@@ -57,6 +57,9 @@ void unit_finish(const Context *context, int unit);
 void tp_all_gather(const Context *context, Tensor share, Tensor all);
 void tp_all_reduce(const Context *context, Tensor x, ReduceOp op);
 
+// Shows the callback a tensor that this rank is about to give to others over cp.
+void cp_show(const Context *context, Tensor x);
+
 // With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
 // rank's share, and the first of them. Without sequence parallelism every rank holds all rows.
 int64_t context_rows(const Context *context, int64_t rows);
@@ -71,6 +74,10 @@ Tensor tp_gather(Context *context, Tensor share);
 Tensor tp_reduce_begin(Context *context, Tensor result);
 // Sums the partial sums of all tp ranks into `result`: a reduce-scatter, or an all-reduce when it is not cut.
 void tp_reduce_end(Context *context, Tensor partial, Tensor result);
+
+// Opens the channels in which ranks that share sequences send each other keys and values, where they do; before the
+// first microbatch. Fails alike on all ranks of a ring that is not proved (layout/ring.h).   Collective over cp.
+Status context_connect(const Context *context);
 
 // One microbatch: its data, and how the model is to run on it.
 typedef struct {

@@ -12,6 +12,7 @@ static Tensor to_heads(Context *c, const Microbatch *mb, const char *name, Tenso
     Tensor got = tensor_take(c->scratch, "heads of each rank", rows, cols, x.dtype);
     shares.rows = rows, shares.cols = cols;
     reorder_rows(c, mb->to_heads, shares, sent);
+    cp_show(c, sent);
     comm_all_to_all(context_group(c, ROLE_CONTEXT), c->stream, sent, got);
     reorder_rows(c, mb->from_ranks, got, all);
     arena_release(c->scratch, mark);
@@ -24,6 +25,7 @@ static void from_heads(Context *c, const Microbatch *mb, Tensor x, Tensor y) {
     Tensor sent = tensor_take(c->scratch, "positions to send", x.rows, x.cols, x.dtype);
     Tensor got = tensor_take(c->scratch, "positions of each rank", x.rows, x.cols, x.dtype), shares = y;
     reorder_rows(c, mb->to_ranks, x, sent);
+    cp_show(c, sent);
     comm_all_to_all(context_group(c, ROLE_CONTEXT), c->stream, sent, got);
     shares.rows = x.rows, shares.cols = x.cols;
     reorder_rows(c, mb->from_heads, got, shares);

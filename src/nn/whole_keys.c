@@ -11,6 +11,7 @@ static Tensor gather_keys(Context *c, const Microbatch *mb, AttentionShape shape
     Tensor gathered = tensor_take(c->scratch, "gathered keys and values", rows, cols, qkv.dtype);
     Tensor own = tensor_rows(gathered, qkv.rows * context_rank(c, ROLE_CONTEXT), qkv.rows);
     take_keys(c, shape, qkv, own);
+    cp_show(c, own);
     comm_all_gather(context_group(c, ROLE_CONTEXT), c->stream, own, gathered);
     reorder_rows(c, mb->from_ranks, gathered, all);
     arena_release(c->scratch, mark);
@@ -25,6 +26,7 @@ static void scatter_key_gradients(Context *c, const Microbatch *mb, AttentionSha
         tensor_take(c->scratch, "gradients of keys and values by rank", dkv.rows, dkv.cols, dkv.dtype);
     Tensor own = tensor_rows(parts, dqkv.rows * context_rank(c, ROLE_CONTEXT), dqkv.rows);
     reorder_rows(c, mb->to_ranks, dkv, parts);
+    cp_show(c, parts);
     comm_reduce_scatter(context_group(c, ROLE_CONTEXT), c->stream, parts, own, REDUCE_SUM);
     join_gradients(c, shape, dq, own, dqkv);
     arena_release(c->scratch, mark);

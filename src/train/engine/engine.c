@@ -154,7 +154,8 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
     TRY(comm_agree(world, device_prepare(e->runtime.device, calls)));
-    return comm_agree(world, pipeline_connect(e->pipeline));
+    TRY(comm_agree(world, pipeline_connect(e->pipeline)));
+    return comm_agree(world, context_connect(&e->runtime.context));
 }
 
 // Returns whether the replicas of every parameter are the same ranks, and more than one.

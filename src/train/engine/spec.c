@@ -170,7 +170,9 @@ static ScalingRecipe scaling_of(const Options *o) {
 }
 
 static ContextWay context_way(const Options *o) {
-    return !strcmp(o->cp_comm_type, "a2a") ? CONTEXT_ALL_TO_ALL : CONTEXT_ALL_GATHER;
+    return !strcmp(o->cp_comm_type, "a2a")   ? CONTEXT_ALL_TO_ALL
+           : !strcmp(o->cp_comm_type, "p2p") ? CONTEXT_RING
+                                             : CONTEXT_ALL_GATHER;
 }
 
 static ModelMode model_mode(const Options *o, int vocabulary) {
