@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- what is trained -------------------------------------------------------------------------------------
-
 typedef struct {
     Grid grid;
     DType dtype; // E4M3: BF16, with products of 8 bits and scales of earlier steps
@@ -28,7 +26,8 @@ static const Case cases[] = {
     {GRID(1, 4, 2), F32, true, "zb-h1", 1, 0, 8},        {GRID(1, 2, 2), F32, false, "zb-h2", 1, 2, 6},
     {GRID(2, 2, 2), F32, true, "zb-v", 2, 0, 8},         {GRID(1, 4, 2), BF16, false, "interleaved", 2, 2, 8},
     {GRID(2, 1, 2), F32, false, "interleaved", 2, 0, 4}, {GRID(1, 3, 1), F16, false, "1f1b", 1, 0, 6},
-    {GRID(1, 2, 1), E4M3, false, "1f1b", 1, 0, 6},
+    {GRID(1, 2, 1), E4M3, false, "1f1b", 1, 0, 6},       {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
+    {CUT_GRID(2, 2), F32, true, "1f1b", 1, 0, 8},        {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases };
@@ -45,6 +44,7 @@ static EngineSpec spec_of(const Case *c) {
     spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
     spec.sharding = spec.overlap_gradients = spec.overlap_weights = c->sharded;
     spec.virtual_data = c->leaves * d;
+    spec.mode.context_way = (ContextWay)((c - cases) % NUM_CONTEXT_WAYS); // in turn
     spec.audits = true;
     return spec;
 }

@@ -67,6 +67,7 @@ static void make_setting(Setting *s, Grid grid, int number) {
     if (llama) run_make_llama(&s->spec);
     shape->heads = llama ? 16 : 8, shape->head_size = llama ? 2 : 4, shape->groups = llama ? 8 : 0;
     s->spec.mode.dtype = bf16 ? BF16 : F32;
+    s->spec.mode.context_way = grid_along(grid, AXIS_CP) > 1 ? (ContextWay)(number % NUM_CONTEXT_WAYS) : 0;
     s->spec.sharding = sharded && grid_along(grid, AXIS_DP) > 1;
     s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.sharding;
     set_optimizer(&s->spec, number);

@@ -50,6 +50,7 @@ typedef enum {
     PER_TOKEN,
     OPTIMIZER,
     CONTEXT,
+    CONTEXT_WAYS,
     NUM_FACTORS
 } Factor;
 
@@ -61,15 +62,16 @@ enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
         3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2,
-        2, 2, 4, 2, 2, 3};
+        2, 2, 4, 2, 2, 3, NUM_CONTEXT_WAYS};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
 // What the function depends on, and how it is rounded; the others are ways of computing it.
 static const bool matters[NUM_FACTORS] = {
-    [TENSOR] = true,  [DATA] = true,          [SEQUENCE_PARALLEL] = true, [PRECISION] = true, [MODEL] = true,
-    [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true,    [TREE] = true,
-    [VISIBLE] = true, [PER_TOKEN] = true,     [OPTIMIZER] = true,         [CONTEXT] = true};
+    [TENSOR] = true,    [DATA] = true,    [SEQUENCE_PARALLEL] = true, [PRECISION] = true,
+    [MODEL] = true,     [DROPOUT] = true, [PROBABILITIES] = true,     [MICROBATCH_SIZE] = true,
+    [MASKED] = true,    [TREE] = true,    [VISIBLE] = true,           [PER_TOKEN] = true,
+    [OPTIMIZER] = true, [CONTEXT] = true, [CONTEXT_WAYS] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -131,6 +133,7 @@ static RunPlan plan_of(const Case *c) {
     if (l[PRECISION] >= FIRST_RECIPE) use_recipe(&spec->mode, (ScalingRecipe)(l[PRECISION] - FIRST_RECIPE));
     spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
     spec->mode.keep_probabilities = l[PROBABILITIES];
+    spec->mode.context_way = (ContextWay)l[CONTEXT_WAYS];
     spec->first_keys = spec->positions = l[VISIBLE] & 1;
     if (l[VISIBLE] & 2) run_limit_attention(spec);
     spec->per_token = l[PER_TOKEN];
@@ -153,12 +156,13 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
                                             ", sharded values", ", shared values"};
     static const char *const types[NUM_PRECISIONS] = {"fp32",        "bf16",          "fp16",  "fp8",
                                                       "delayed fp8", "blockwise fp8", "mxfp8", "nvfp4"};
+    static const char *const ways[NUM_CONTEXT_WAYS] = {"", " by heads", " in a ring"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(
         text, NAME_BYTES,
-        "t%d c%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
-        powers[l[TENSOR]], powers[l[CONTEXT]], powers[l[DATA]], powers[l[PIPELINE]],
+        "t%d c%d%s d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
+        powers[l[TENSOR]], powers[l[CONTEXT]], ways[l[CONTEXT_WAYS]], powers[l[DATA]], powers[l[PIPELINE]],
         schedule_kinds[l[SCHEDULE]]->name, recomputations[l[RECOMPUTATION]],
         l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "", shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES],
         types[l[PRECISION]], run_model_names[l[MODEL]], l[DROPOUT] ? ", dropout" : "",
@@ -195,7 +199,8 @@ static bool possible(const Case *one) {
     const int *l = one->level;
     int t = powers[l[TENSOR]], c = powers[l[CONTEXT]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
     if (t * c * d * p > 8) return false;
-    if (c > 1 && (l[TREE] || l[PRECISION] >= FIRST_RECIPE)) return false;
+    if (c > 1 && (l[TREE] || l[PRECISION] == FIRST_RECIPE + RECIPE_NVFP4)) return false;
+    if (c == 1 && l[CONTEXT_WAYS]) return false;
     if (l[SEQUENCE_PARALLEL] && (t == 1 || l[RECOMPUTATION] == 5)) return false;
     if (t == 1 && l[RECOMPUTATION] == 5) return false;
     if (c * d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
@@ -204,6 +209,8 @@ static bool possible(const Case *one) {
     RunPlan plan = plan_of(one);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
+    if (l[CONTEXT_WAYS] == CONTEXT_RING && l[PROBABILITIES]) return false;
+    if (l[CONTEXT_WAYS] == CONTEXT_ALL_TO_ALL && model_groups(&spec->shape) / t % c) return false;
     return schedule_is_known_to_exist(one, spec);
 }
 

@@ -280,15 +280,16 @@ static int unit_of(const Options *o, char option[64]) {
 static Status check_few_bits_sizes(Options *o) {
     char option[64];
     int t = o->shape.tp, unit = unit_of(o, option);
-    int64_t b = o->micro_batch_size, tokens = b * o->seq_length, d = o->kv_channels;
+    int64_t b = o->micro_batch_size, tokens = b * o->seq_length / o->shape.cp, d = o->kv_channels;
     int64_t width = o->num_attention_heads / t * d, groups = o->shape.query_groups / t * d;
     if (!unit) return OK;
     if (tokens % unit)
-        return fail(ERR_CONFIG,
-                    "%s: a microbatch has %lld tokens (--micro-batch-size %d, --seq-length %d), not a "
-                    "multiple of %d: use --seq-length %lld",
-                    option, (long long)tokens, o->micro_batch_size, o->seq_length, unit,
-                    (long long)whole_units(o->seq_length, unit));
+        return fail(
+            ERR_CONFIG,
+            "%s: a rank has %lld tokens of a microbatch (--micro-batch-size %d, --seq-length %d), not a "
+            "multiple of %d: use --seq-length %lld",
+            option, (long long)tokens, o->micro_batch_size, o->seq_length, unit,
+            (long long)whole_units(o->seq_length, unit * o->shape.cp));
     if (o->hidden_size % unit)
         return fail(ERR_CONFIG, "%s: --hidden-size %d is not a multiple of %d: use --hidden-size %lld",
                     option, o->hidden_size, unit, (long long)whole_units(o->hidden_size, unit));

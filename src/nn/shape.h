@@ -111,6 +111,10 @@ typedef struct {
     int margin;
 } DelayedScaling;
 
+// How ranks that share sequences (context parallelism) compute attention: every rank gets the keys and values of all;
+// or whole sequences of some of the heads; or those of one rank after the other.
+typedef enum { CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL, CONTEXT_RING, NUM_CONTEXT_WAYS } ContextWay;
+
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
 
 // What training alone does with routers of experts: the coefficients of the loss that is larger the less alike the
@@ -135,7 +139,8 @@ typedef struct {
     ScalingRecipe recipe;  // of their scales
     DelayedScaling delayed;
     int wide_first, wide_last;
-    int context_ranks;          // c: ranks that share a sequence; 0: one
+    int context_ranks; // c: ranks that share a sequence; 0: one
+    ContextWay context_way;
     bool sequence_parallel;     // norms, dropout and residuals work on T/t rows
     bool keep_probabilities;    // attention stashes its S x S matrix instead of computing it again
     AttentionKernels attention; // see DeviceOptions

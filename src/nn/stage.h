@@ -24,7 +24,7 @@ typedef struct {
     void *self;
 } UnitWatch;
 
-// Optional callback that sees every tensor that this rank is about to give to a collective over tp.
+// Optional callback that sees every tensor that this rank is about to give to other ranks over tp or cp.
 typedef struct {
     void (*see)(void *self, Tensor x);
     void *self;
@@ -59,6 +59,9 @@ void unit_finish(const Context *context, int unit);
 void tp_all_gather(const Context *context, Tensor share, Tensor all);
 void tp_all_reduce(const Context *context, Tensor x, ReduceOp op);
 
+// Shows the callback a tensor that this rank is about to give to others over cp.
+void cp_show(const Context *context, Tensor x);
+
 // With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
 // rank's share, and the first of them. Without sequence parallelism every rank holds all rows.
 int64_t context_rows(const Context *context, int64_t rows);
@@ -74,11 +77,16 @@ Tensor tp_reduce_begin(Context *context, Tensor result);
 // Sums the partial sums of all tp ranks into `result`: a reduce-scatter, or an all-reduce when it is not cut.
 void tp_reduce_end(Context *context, Tensor partial, Tensor result);
 
+// Opens the channels in which ranks that share sequences send each other keys and values, where they do; before the
+// first microbatch. Fails alike on all ranks of a ring that is not proved (layout/ring.h).   Collective over cp.
+Status context_connect(const Context *context);
+
 // One microbatch: its data, and how the model is to run on it.
 typedef struct {
     Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
-    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent; and the position of
-    // each token in its document, where absent that in its sequence.
+    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent, of the whole
+    // microbatch, [1, S*B], where ranks exchange heads (CONTEXT_ALL_TO_ALL); and the position of each token in its
+    // document, where absent that in its sequence.
     Tensor first_key, positions;
     Tensor mask;   // F32 [1, T]: 1 for labels that count, else 0; absent: all count
     Tensor loss;   // F32 [1, T], written by the last stage
@@ -99,6 +107,7 @@ typedef struct {
     // where they are not cut.
     const SequenceCut *cut;
     Tensor from_ranks, to_ranks;
+    Tensor to_heads, from_heads; // I32 [1, S*B], where ranks exchange heads: the orders of sequence_shares
 } Microbatch;
 
 // Says which microbatch the layers work on next.

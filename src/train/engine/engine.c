@@ -16,7 +16,7 @@ static void take_batches(Engine *e) {
          rotary = e->spec.shape.position == POSITION_ROTARY,
          learned = e->spec.shape.position == POSITION_LEARNED;
     if (e->first) e->tokens = tensor_take(run, "tokens", m, tokens, I32);
-    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, tokens, I32);
+    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, engine_first_keys(e), I32);
     sequences_take(e, run);
     if (own_positions && (rotary || (learned && e->first)))
         e->positions = tensor_take(run, "positions of tokens", m, tokens, I32);
@@ -157,7 +157,8 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
     TRY(comm_agree(world, device_prepare(e->runtime.device, calls)));
-    return comm_agree(world, pipeline_connect(e->pipeline));
+    TRY(comm_agree(world, pipeline_connect(e->pipeline)));
+    return comm_agree(world, context_connect(&e->runtime.context));
 }
 
 // Returns whether the replicas of every parameter are the same ranks, and more than one.

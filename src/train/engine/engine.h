@@ -31,7 +31,7 @@ struct Engine {
     // With context parallelism: how each sequence is cut, the orders of its rows, and room for values of a batch. NULL
     // and absent without.
     SequenceCut *cuts;
-    Tensor from_ranks, to_ranks;
+    Tensor from_ranks, to_ranks, to_heads, from_heads;
     int32_t *sequence_room;
     float *loss_room;
     double step_tokens; // with spec.per_token: the tokens of the step that count, over all data ranks
@@ -75,6 +75,7 @@ void engine_set_microbatch(Engine *engine, const Batch *batch, int k, const InSt
 
 int64_t engine_step_tokens(const Engine *engine);  // of a microbatch, S*B
 int64_t engine_local_tokens(const Engine *engine); // those of this rank
+int64_t engine_first_keys(const Engine *engine);   // those whose first keys this rank needs
 Status sequences_create(Engine *engine);
 void sequences_destroy(Engine *engine);
 void sequences_take(Engine *engine, Arena *arena);
