@@ -6,8 +6,8 @@
 // leaves. What changes rounding (t, c, d without a tree, sequence parallelism) is compared in tolerances.
 // The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
 // The short form runs a few combinations that hold every choice.
-// The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
-// runs that a script compares between threads and MPI processes: with that many ranks, checked or not.
+// The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED SHARE` prints the bits of those
+// runs that a script compares between threads and processes: with that many ranks, checked or not, of share 0 or 1.
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -410,11 +410,11 @@ static void grids_are_close(void) {
 
 // ---- worker ------------------------------------------------------------------------------------------
 
-enum { GRIDS = 27, EVERY = 3, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
+enum { GRIDS = 27, SHARES = 2, EVERY = 6, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
 
-// The runs of threads and of MPI processes: every grid, interleaved where it has pipeline ranks, and a third of the
-// covering set.
-static int shared_cases(Case cases[MAX_SHARED]) {
+// The runs of threads and of processes: every grid, interleaved where it has pipeline ranks, and a sixth of the
+// covering set, another one for each share.
+static int shared_cases(int share, Case cases[MAX_SHARED]) {
     static CoveringSet set;
     int count = 0;
     for (int t = 0; t < 3; t++)
@@ -424,18 +424,18 @@ static int shared_cases(Case cases[MAX_SHARED]) {
                     .level = {
                         [TENSOR] = t, [PIPELINE] = p, [DATA] = d, [SCHEDULE] = p ? 2 : 0, [DROPOUT] = 1}};
     make_set(&set);
-    for (int i = EVERY / 2 - 1; i < set.count; i += EVERY) cases[count++] = set.cases[i];
+    for (int i = EVERY / SHARES * share; i < set.count; i += EVERY) cases[count++] = set.cases[i];
     return count;
 }
 
 // Those of one launch. Processes run them all in it; threads, which others are compared with, each in one of its
 // own.
-static int worker(const char *transport, int ranks, bool checked) {
+static int worker(const char *transport, int ranks, bool checked, int share) {
     static Case cases[MAX_SHARED];
     static RunPlan plans[MAX_SHARED];
     static RunResult results[MAX_SHARED];
     static char names[MAX_SHARED][NAME_BYTES];
-    int all = shared_cases(cases), count = 0;
+    int all = shared_cases(share, cases), count = 0;
     for (int i = 0; i < all; i++) {
         RunPlan plan = plan_of(&cases[i]);
         if (!possible(&cases[i]) || grid_size(plan.spec.grid) != ranks || plan.check_comm != checked)
@@ -454,7 +454,8 @@ static int worker(const char *transport, int ranks, bool checked) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 5 && !strcmp(argv[1], "worker")) return worker(argv[2], atoi(argv[3]), atoi(argv[4]));
+    if (argc == 6 && !strcmp(argv[1], "worker"))
+        return worker(argv[2], atoi(argv[3]), atoi(argv[4]), atoi(argv[5]) % SHARES);
     return harness_run(
         (const Test[]){{"every_combination_gives_the_same_bits", every_combination_gives_the_same_bits},
                        {"grids_are_close", grids_are_close},
