@@ -57,7 +57,6 @@ Status check_context_parallel(Options *o) {
             "leave out one of them");
     if (o->shape.virtual_data)
         return refuse(o, "--virtual-data-parallel", "its sums would depend on the data parallel size");
-    if (o->dpo) return refuse(o, "--dpo", "the loss of a pair needs whole answers on one rank");
     if (o->fp4_format)
         return refuse(o, "--fp4-format",
                       "its gradients are rounded at random by their place in the sequence");
