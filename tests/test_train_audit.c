@@ -34,8 +34,8 @@ static const Case cases[] = {
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static int step_microbatches(const Case *c) {
-    int least = grid_along(c->grid, AXIS_PP) * (c->leaves ? c->leaves : 1);
-    return c->sharded == SHARD_GRADIENTS ? 1 : 4 * least;
+    if (c->sharded == SHARD_GRADIENTS) return 1;
+    return 4 * grid_along(c->grid, AXIS_PP) * (c->leaves ? c->leaves : 1);
 }
 
 static EngineSpec spec_of(const Case *c) {
@@ -44,8 +44,7 @@ static EngineSpec spec_of(const Case *c) {
     spec.mode.dtype = c->dtype, spec.mode.recipe = RECIPE_DELAYED, spec.mode.delayed.history = 2;
     if (c->dtype == E4M3) spec.mode.dtype = BF16, spec.mode.float8 = FLOAT8_HYBRID;
     spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
-    spec.sharding = (Sharding)c->sharded;
-    spec.overlap_gradients = spec.overlap_weights = c->sharded;
+    spec.sharding = (Sharding)c->sharded, spec.overlap_gradients = spec.overlap_weights = c->sharded;
     spec.virtual_data = c->leaves * d;
     spec.audits = true;
     return spec;
