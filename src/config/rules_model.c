@@ -1,4 +1,4 @@
-// The model: sizes that divide over tp, and how it is run: precision, recomputation, sharding.
+// The model: sizes that divide over tp, and how it is run: precision, recomputation.
 #include "config/rules.h"
 #include <math.h>
 #include <stdio.h>
@@ -430,34 +430,6 @@ static Status check_saved_activations(Options *o) {
     return OK;
 }
 
-Sharding options_sharding(const Options *o) {
-    const char *name = o->data_parallel_sharding_strategy;
-    if (!name) return o->use_distributed_optimizer ? SHARD_OPTIMIZER : SHARD_NOTHING;
-    Sharding sharding = 0;
-    while (strcmp(name, sharding_names[sharding]) != 0) sharding++;
-    return sharding;
-}
-
-static Status resolve_sharding(Options *o) {
-    o->shape.sharding = options_sharding(o);
-    if (o->shape.sharding == SHARD_NOTHING && o->use_distributed_optimizer)
-        return fail(
-            ERR_CONFIG,
-            "--use-distributed-optimizer cuts the optimizer state, and --data-parallel-sharding-strategy "
-            "no_shard nothing: leave out one of them");
-    o->use_distributed_optimizer = o->shape.sharding >= SHARD_OPTIMIZER;
-    return OK;
-}
-
-// Source: Megatron-LM, validate_args.
-static Status check_gathers(Options *o) {
-    const char *missing = !o->use_distributed_optimizer ? "--use-distributed-optimizer"
-                          : !o->overlap_grad_reduce     ? "--overlap-grad-reduce"
-                                                        : NULL;
-    if (!o->overlap_param_gather || !missing) return OK;
-    return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
-}
-
 Rule *const model_rules[] = {resolve_latents,
                              resolve_heads,
                              resolve_query_groups,
@@ -482,9 +454,16 @@ static Status check_audits(Options *o) {
                 o->audit_interval);
 }
 
-Rule *const method_rules[] = {check_few_bits,          check_few_bits_sizes,
-                              check_device_overflows,  resolve_overflow_check,
-                              resolve_recomputation,   resolve_sequence_parallel,
-                              check_saved_activations, resolve_sharding,
-                              check_gathers,           check_audits,
-                              check_context_parallel,  NULL};
+Rule *const method_rules[] = {check_few_bits,
+                              check_few_bits_sizes,
+                              check_device_overflows,
+                              resolve_overflow_check,
+                              resolve_recomputation,
+                              resolve_sequence_parallel,
+                              check_saved_activations,
+                              resolve_sharding,
+                              check_gathers,
+                              check_sums,
+                              check_audits,
+                              check_context_parallel,
+                              NULL};

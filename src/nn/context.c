@@ -14,8 +14,12 @@ void unit_release(const Context *c, int unit) {
     if (c->watch.release) c->watch.release(c->watch.self, unit);
 }
 
-void unit_finish(const Context *c, int unit) {
-    if (c->watch.finish) c->watch.finish(c->watch.self, unit);
+void unit_begin(const Context *c, int unit) {
+    if (c->watch.begin) c->watch.begin(c->watch.self, unit);
+}
+
+void unit_finish(const Context *c, int unit, bool final) {
+    if (c->watch.finish) c->watch.finish(c->watch.self, unit, final);
 }
 
 static void show_to(const Context *c, Role role, Tensor x) {

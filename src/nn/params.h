@@ -62,7 +62,8 @@ typedef struct Param {
     // It is the whole share unless values are sharded; absent where the value is another's.
     Tensor kept;
     int64_t kept_begin;
-    Tensor grad; // F32 accumulator
+    // F32 accumulator. Where the rank keeps a shard of it alone it has memory only from unit_begin to unit_finish.
+    Tensor grad;
     bool
         grad_uninitialized; // the next contribution is written to the gradient, not added: the first one of a leaf
     // `grad` is the sum of its leaf up to this microbatch. partial[k] is the sum of the last 2^k leaves whose other
@@ -95,10 +96,15 @@ typedef struct {
     int region, unit;
     int64_t begin, count; // in the flat buffers
     int64_t kept;         // where this rank's shard of the values begins in ChunkParams.values
+    // Where its gradients begin in ChunkParams.grads: all of them, or with `grads_cut` this rank's shard. Not of a span
+    // that is frozen.
+    int64_t grads;
+    bool grads_cut;
 } ParamSpan;
 typedef struct {
-    Tensor values, grads;            // in the run's element type; F32 [1, region[NUM_REDUCTIONS]]
-    Tensor partial[MAX_LEAF_LEVELS]; // as grads
+    // In the run's element type; F32 [1, region[NUM_REDUCTIONS]], less where a rank keeps shards (ParamSpan.grads_cut).
+    Tensor values, grads;
+    Tensor partial[MAX_LEAF_LEVELS]; // F32 [1, region[NUM_REDUCTIONS]]
     int64_t region[NUM_REGIONS + 1];
     int64_t count;    // the end of the last region
     ParamSpan *spans; // with params_units_apart, from the start of the chunk to its end
@@ -124,6 +130,10 @@ typedef struct {
     bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
     bool matrices_apart; // set before placing: hidden matrices lie apart: MATRIX, EXPERT_MATRIX
     Sharding sharding;   // set before placing: what replicas cut into shards
+    // Set before placing, with units apart and one leaf: a rank keeps its shard of the gradients alone, and the whole
+    // gradients of a unit have memory while a microbatch adds to them. It holds where a gradient is final as soon as
+    // its unit is (ReductionInfo.first), but not of matrices that are stepped whole.
+    bool cut_grads;
     // Set before placing, with shards of values: memory that all replicas share. Each replica writes its shards there,
     // and every value is whole. NULL: there is none, each keeps its shards alone.
     Arena *shared;
@@ -140,6 +150,8 @@ typedef struct {
 bool params_keep_shards(const Params *params);
 // Returns whether the parameters of a unit are apart from those of others, in each region.
 bool params_units_apart(const Params *params);
+// Returns the gradients of a region of a chunk: of one that is not cut.
+Tensor params_region_grads(const Params *params, int chunk, Reduction reduction);
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.
 int params_begin_unit(Params *params);
 Param *params_declare(Params *params, ParamSpec spec);      // in the unit that began last
@@ -179,6 +191,8 @@ void params_zero_grads(const Params *params, Device *device);
 void params_begin_grads(const Params *params);
 // Sets a watch on all gradients, for the step that params_begin_grads begins next.
 void params_watch_grads(const Params *params, const GradWatch *watch);
+// Shows the watch the gradients of a unit, where they are due.
+void params_show_grads(const Params *params, int unit);
 // Shows the watch the gradients that nothing has been added to since they were due. Afterwards it has seen all of them.
 void params_end_watch(const Params *params);
 void params_free(Params *params);

@@ -19,8 +19,12 @@ typedef struct {
     // The model is about to use the unit's values, and after them those of `next`; -1: it does not know of which unit.
     void (*acquire)(void *self, int unit, int next);
     void (*release)(void *self, int unit); // the model does not use them until it acquires the unit again
-    // The last backward has passed the unit: its gradients are final, except for the sums over other ranks.
-    void (*finish)(void *self, int unit);
+    // A microbatch of training is about to add to the gradients of the unit, which may have no memory before.
+    void (*begin)(void *self, int unit);
+    // It has added all that it does. `final`: so have all microbatches, and the gradients are final, except for the
+    // sums over other ranks. A split backward ends with its weight half.
+    // The head is finished by its forwards, and once more at the end.
+    void (*finish)(void *self, int unit, bool final);
     void *self;
 } UnitWatch;
 
@@ -54,7 +58,8 @@ int context_rank(const Context *context, Role role);
 // Call what watches units, where there is a callback.
 void unit_acquire(const Context *context, int unit, int next);
 void unit_release(const Context *context, int unit);
-void unit_finish(const Context *context, int unit);
+void unit_begin(const Context *context, int unit);
+void unit_finish(const Context *context, int unit, bool final);
 // The collectives over tp of a tensor of this rank: they show it to the callback first.
 void tp_all_gather(const Context *context, Tensor share, Tensor all);
 void tp_all_reduce(const Context *context, Tensor x, ReduceOp op);

@@ -33,8 +33,10 @@ typedef struct {
     int stash_limit;
     bool scatter_gather; // cut messages between stages over tp
     Sharding sharding;   // over the replicas of parameters
-    bool share_values;   // with shards of values: replicas of one machine share one copy, where they can
-    int virtual_data;    // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
+    bool
+        reduce_every; // with shards of gradients: sum those of every microbatch over the replicas, then these sums
+    bool share_values; // with shards of values: replicas of one machine share one copy, where they can
+    int virtual_data;  // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
     MuonOptions muon; // of hidden matrices; iterations 0: AdamW steps all parameters

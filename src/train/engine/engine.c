@@ -37,6 +37,7 @@ static Status open_model(Engine *e) {
     e->params.sources = c->mode.experts_apart ? context_ranks(c, ROLE_EXPERT) : 1;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
     e->params.sharding = context_ranks(c, ROLE_REPLICAS) > 1 ? e->spec.sharding : SHARD_NOTHING;
+    e->params.cut_grads = engine_cuts_gradients(&e->spec);
     if (e->spec.share_values) e->params.shared = &e->runtime.shared;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
@@ -56,6 +57,10 @@ static Status open_model(Engine *e) {
     if (e->params.sharding == SHARD_VALUES) {
         TRY(window_create(&e->window, c, &e->params, &e->buckets, run));
         e->reducer.window = &e->window;
+    }
+    if (e->params.cut_grads) {
+        TRY(grad_window_create(&e->grad_window, c, &e->params, &e->buckets, run));
+        e->reducer.grad_window = &e->grad_window;
     }
     c->watch = grad_reducer_watch(&e->reducer);
     PipelineSpec pipeline = {.schedule = &e->schedule,
@@ -130,6 +135,7 @@ void engine_close(Engine *e) {
     if (!e) return;
     if (e->reducer.gathering) grad_reducer_gather_wait(&e->reducer);
     window_destroy(&e->window);
+    grad_window_destroy(&e->grad_window);
     pipeline_destroy(e->pipeline);
     grad_reducer_destroy(&e->reducer);
     amax_close(&e->amax);
@@ -161,42 +167,9 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     return comm_agree(world, context_connect(&e->runtime.context));
 }
 
-// Returns whether the replicas of every parameter are the same ranks, and more than one.
-static bool has_one_set_of_replicas(Grid grid) {
-    bool one = grid_count(grid, ROLE_REPLICAS) > 1;
-    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
-        one &= grid_same(grid, placement_reductions[r].replicas, ROLE_REPLICAS);
-    return one;
-}
-
-EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
-    EngineSpec here = *spec;
-    here.mode.attention = device_choose_attention(
-        &(DeviceOptions){.kind = spec->device, .rank_here = rank_here, .attention = spec->mode.attention});
-    here.share_values = spec->share_values && spec->sharding == SHARD_VALUES &&
-                        device_is_host(spec->device) && has_one_set_of_replicas(spec->grid);
-    return here;
-}
-
-// Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.
-static bool replicas_share_machines(Grid grid, Comm *world) {
-    const RoleInfo *role = &topology_roles[ROLE_REPLICAS];
-    int size = comm_size(world), mine = comm_first_here(world);
-    int *first = calloc(2 * (size_t)size, sizeof *first), *replicas = first + size;
-    CHECK(first, "no memory for the machines of %d ranks", size);
-    comm_all_gather_host(world, &mine, first, sizeof mine);
-    bool share = true;
-    for (int rank = 0; rank < size; rank++) {
-        int count = grid_group(grid, rank, role->view, role->axes, replicas);
-        for (int i = 0; i < count; i++) share &= first[replicas[i]] == first[rank];
-    }
-    free(first);
-    return share;
-}
-
 Status engine_open_empty(Engine **out, const EngineSpec *spec, Comm *world) {
     EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
-    here.share_values = here.share_values && replicas_share_machines(here.grid, world);
+    here.share_values = here.share_values && engine_replicas_share_machines(here.grid, world);
     EngineMemory memory;
     DeviceCalls calls = {0};
     Engine *e = *out = calloc(1, sizeof *e);

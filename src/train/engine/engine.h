@@ -21,7 +21,8 @@ struct Engine {
     Pipeline *pipeline;
     Buckets buckets;
     GradReducer reducer;
-    Window window; // where values are cut into shards
+    Window window;          // where values are cut into shards
+    GradWindow grad_window; // where gradients are
     Optimizer optimizer;
     AmaxHistory amax;
     ExpertLoads loads;
@@ -58,6 +59,15 @@ Status engine_open_share(Engine *engine, const EngineSpec *spec, Comm *world, co
 Stage engine_stage(Engine *engine); // engine_trial.c
 // As engine_measure; also notes the kinds of calls that an evaluation and a step make (`calls` may be NULL).
 Status engine_try(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map, DeviceCalls *calls);
+
+// ---- sharing.c ----------------------------------------------------------------------------------
+
+// Returns whether a rank keeps its shards of gradients alone (Params.cut_grads).
+bool engine_cuts_gradients(const EngineSpec *spec);
+// Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.
+bool engine_replicas_share_machines(Grid grid, Comm *world);
+
+// ---- engine.c -----------------------------------------------------------------------------------
 
 // Where a microbatch belongs in a step.
 typedef struct {

@@ -336,6 +336,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .stash_limit = shape->schedule_stash_limit,
         .scatter_gather = o->scatter_gather_tensors_in_pipeline,
         .sharding = shape->sharding,
+        .reduce_every = o->reduce_grads_every_microbatch,
         .share_values = o->share_parameters && shape->sharding == SHARD_VALUES,
         .virtual_data = shape->virtual_data,
         .overlap_gradients = o->overlap_grad_reduce,
