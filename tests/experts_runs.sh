@@ -85,6 +85,22 @@ if check "biases of experts follow loads, and are saved, in bf16 too"; then
         complain "losses differ: $(metric lm_loss bias | tail -3) and $(metric lm_loss on)"
     timeout 60 "$trireme" evaluate --load again --data-path documents >verb.log 2>&1 || complain "evaluate: $(tail -1 verb.log)"
 fi
+if check "experts that are copies of an MLP compute what it does"; then
+    dense=("${no_evaluation[@]}" --train-iters 4 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
+        --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights)
+    train dense "${dense[@]}" --save dense
+    timeout 60 "$trireme" import dense --save copies --upcycle 4 --upcycle-topk 3 >import.log 2>&1 || complain "$(cat import.log)"
+    train further "${dense[@]}" --load dense --finetune --train-iters 1
+    train copies1 "${dense[@]}" --load copies --finetune --train-iters 1
+    train copies2 "${dense[@]}" --load copies --finetune --train-iters 1 --ranks 2 --expert-model-parallel-size 2
+    expect_close further copies1
+    expect_close further copies2
+    grep -q "load_max" copies2.jsonl || complain "no experts were trained"
+    timeout 60 "$trireme" import copies --save twice --upcycle 4 >import.log 2>&1 && complain "experts of experts"
+    grep -q "has experts already" import.log || complain "$(cat import.log)"
+    timeout 60 "$trireme" import dense --save twice --upcycle 4 --upcycle-topk 5 >import.log 2>&1
+    [[ $? == 78 && $(cat import.log) == *"use 4 or less"* ]] || complain "$(cat import.log)"
+fi
 # refused CODE WORDS OPTION...
 refused() {
     local code=$1 words=$2 status

@@ -51,6 +51,7 @@ typedef enum {
     OPTIMIZER,
     CONTEXT,
     CONTEXT_WAYS,
+    EXPERT_RANKS,
     NUM_FACTORS
 } Factor;
 
@@ -62,7 +63,7 @@ enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
         3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2,
-        2, 2, 4, 2, 2, 3, NUM_CONTEXT_WAYS};
+        2, 2, 4, 2, 2, 3, NUM_CONTEXT_WAYS,  2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -71,7 +72,7 @@ static const bool matters[NUM_FACTORS] = {
     [TENSOR] = true,    [DATA] = true,    [SEQUENCE_PARALLEL] = true, [PRECISION] = true,
     [MODEL] = true,     [DROPOUT] = true, [PROBABILITIES] = true,     [MICROBATCH_SIZE] = true,
     [MASKED] = true,    [TREE] = true,    [VISIBLE] = true,           [PER_TOKEN] = true,
-    [OPTIMIZER] = true, [CONTEXT] = true, [CONTEXT_WAYS] = true};
+    [OPTIMIZER] = true, [CONTEXT] = true, [CONTEXT_WAYS] = true,      [EXPERT_RANKS] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -114,6 +115,7 @@ static RunPlan plan_of(const Case *c) {
     Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
     const ScheduleKind *kind = schedule_kinds[l[SCHEDULE]];
     grid.size[AXIS_CP] = powers[l[CONTEXT]];
+    grid.size[AXIS_EP] = powers[l[EXPERT_RANKS]];
     RunPlan plan = {.spec = run_spec(grid, kind->name, kind->min_chunks, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
                     .lr = 3e-3,
@@ -161,7 +163,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     const int *l = c->level;
     snprintf(
         text, NAME_BYTES,
-        "t%d c%d%s d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
+        "t%d c%d%s d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         powers[l[TENSOR]], powers[l[CONTEXT]], ways[l[CONTEXT_WAYS]], powers[l[DATA]], powers[l[PIPELINE]],
         schedule_kinds[l[SCHEDULE]]->name, recomputations[l[RECOMPUTATION]],
         l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "", shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES],
@@ -170,7 +172,8 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
         l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
         l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
         l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
-        l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "");
+        l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "",
+        l[EXPERT_RANKS] ? ", two expert ranks" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------
@@ -206,6 +209,7 @@ static bool possible(const Case *one) {
     if (c * d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
     if (p == 1 && l[MESSAGES]) return false;
+    if (l[EXPERT_RANKS] && (l[MODEL] != RUN_EXPERTS || c * d == 1)) return false;
     RunPlan plan = plan_of(one);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
@@ -281,7 +285,7 @@ static Case plain(const Case *c) {
     Case result = {.level = {[EVALUATIONS] = 1}};
     for (int f = 0; f < NUM_FACTORS; f++)
         if (matters[f]) result.level[f] = c->level[f];
-    if (c->level[TREE]) result.level[DATA] = 0;
+    if (c->level[TREE]) result.level[DATA] = result.level[EXPERT_RANKS] = 0;
     return result;
 }
 

@@ -271,6 +271,9 @@ Status model_source_adapt(ModelSource **source, const char *adapter, bool use_em
 // Merges the adapter of a source that has one: from now on its shape is the base's, and its weights are W + scale * B
 // A, computed in fp32. Fails as model_source_read does.
 Status model_source_merge(ModelSource *source);
+// Makes the source a model with experts, of which each is a copy of the layer's MLP, and each token uses `topk`.
+// ERR_UNAVAILABLE where the model's MLPs cannot be experts.   Source: Komatsuzaki 2022.
+Status model_source_upcycle(ModelSource *source, int experts, int topk);
 // Prepares a source for the use of its adapters one at a time, unmerged: all together have one shape, and choosing one,
 // by its number in the order in which they were added, changes A and B alone. -1: none, the base.
 void model_source_serve(ModelSource *source);

@@ -224,7 +224,7 @@ void model_source_warn(const ModelSource *source) {
 Checkpoint *model_source_checkpoint(ModelSource *source) { return source->checkpoint; }
 
 const CheckpointInfo *model_source_info(const ModelSource *source) {
-    if (source->adapters.count) return &source->info;
+    if (source->adapters.count || source->upcycled) return &source->info;
     if (source->checkpoint) return checkpoint_info(source->checkpoint);
     return source->gguf ? gguf_model_info(source->gguf) : hugging_face_info(source->model);
 }
@@ -280,7 +280,8 @@ Status source_check_finite(ModelSource *source, const char *name, Rect rect, con
 }
 
 Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
-    TRY(source_read_raw(source, name, rect, out, stride));
+    TRY(source->upcycled ? source_read_upcycled(source, name, rect, out, stride)
+                         : source_read_raw(source, name, rect, out, stride));
     return source_check_finite(source, name, rect, out, stride);
 }
 
