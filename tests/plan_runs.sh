@@ -223,6 +223,12 @@ if check "rows are predicted with the constants of the stack"; then
     says rows "stack megatron-lm-2021, constants as in its file"
     says rows "n 6: MAPE"
 fi
+if check "rows of a program that is not known are predicted with another, with a word"; then
+    sed 's/megatron-lm-2021/mine/' rows.csv >mine.csv
+    answer unknown --rows mine.csv
+    says unknown "stack megatron-lm-2022, constants as in its file"
+    says unknown 'own, "mine", is not known: this one is for such runs on dgx-a100-80gb; --stack takes another'
+fi
 if check "rows are predicted with one left out"; then
     answer loo --rows rows.csv --loo
     says loo "free constants, leave one out: MAPE"
