@@ -79,6 +79,14 @@ if check "products of 8 and 4 bits that cannot be are refused"; then
 fi
 
 # Time and cost are the step's, and constraints are kept.
+if check "of a run's time a share is training"; then
+    need answer_best
+    answer derated "${question[@]}" --tokens 300B --price 2.10 --goodput 0.5
+    says derated "50 % of it training"
+    days() { sed -n 's/^  time  *\([0-9.]*\) days.*/\1/p' "$1.out"; }
+    [[ $(awk "BEGIN { print int($(days derated) / $(days best) * 100 + 0.5) }") == 200 ]] ||
+        complain "half of it training takes $(days derated) days, all of it $(days best)"
+fi
 answer_json() { answer json "${question[@]}" --tokens 300B --price 2.10 --json; }
 if check "time and cost are the step's"; then
     need answer_json
@@ -348,6 +356,8 @@ refuse 64 "--global-batch-size is required" --model gpt3-175b --gpus 8 --machine
 refuse 64 "there are" "${question[@]}" --stack nobody
 refuse 64 "such as 300B" "${question[@]}" --tokens 300X
 refuse 64 "such as 300B" "${question[@]}" --tokens -3B
+refuse 64 "a share above 0 and up to 1 is expected, such as 0.9" "${question[@]}" --tokens 3B --goodput 1.5
+refuse 66 "neither a share above 0 and up to 1 nor a run's ledger" "${question[@]}" --tokens 3B --goodput none
 refuse 64 "(0,)" "${question[@]}" --price 0
 refuse 64 "not word" "${question[@]}" word
 refuse 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7

@@ -43,8 +43,8 @@ typedef struct {
 // "(26.06)", that is a word of the row's kernel: a variant of the stack may have its name.
 // The rule for what a row leaves open: microbatch 1, without a pipeline 4 or 2 where that divides; two layers per
 // chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention as in the
-// stack; no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel collectives
-// overlap, which needs it.
+// stack; no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel
+// collectives overlap, which needs it.
 // ERR_DATA, with line and column, for what is missing, not a number, or contradictory, and for a file without rows.
 Status plan_rows_read(PlanRows *rows, const char *path);
 // Sets what a note says of experts. Returns false where it begins to and a number is missing or out of range.
