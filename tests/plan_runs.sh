@@ -79,6 +79,24 @@ if check "products of 8 and 4 bits that cannot be are refused"; then
 fi
 
 # Time and cost are the step's, and constraints are kept.
+experts=(--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --swiglu --disable-bias-linear --num-experts 64
+    --moe-router-topk 8 --moe-ffn-hidden-size 1024 --vocab-size 50304 --seq-length 4096 --max-position-embeddings 4096
+    --gpus 64 --global-batch-size 512 --machine gb200-nvl72)
+if check "models with experts are planned"; then
+    answer moe "${experts[@]}"
+    says moe "megatron-bridge-experts: over 85 measured runs"
+    says moe "--moe-ffn-hidden-size 1024"
+    answer even "${experts[@]}" --tp 1 --pp 1 --mbs 1 --expert-model-parallel-size 8 --json
+    answer uneven "${experts[@]}" --tp 1 --pp 1 --mbs 1 --expert-model-parallel-size 8 --expert-imbalance 2 --json
+    says even '"ep": 8'
+    for part in experts step_s; do
+        awk -v a="$(number even $part)" -v b="$(number uneven $part)" 'BEGIN { exit !(a > 0 && b > a) }' ||
+            complain "twice the tokens on a rank: $part $(number uneven $part), not above $(number even $part)"
+    done
+    refused 78 "ep = 3 does not divide the 64 experts: use 2" "${experts[@]}" --tp 1 --pp 1 --mbs 1 \
+        --expert-model-parallel-size 3
+    refused 64 "--expert-imbalance: 0.5 is not allowed here" "${experts[@]}" --expert-imbalance 0.5
+fi
 if check "of a run's time a share is training"; then
     need answer_best
     answer derated "${question[@]}" --tokens 300B --price 2.10 --goodput 0.5
