@@ -280,6 +280,7 @@ static Status read_method(const Source *s, PlanRow *row) {
     c->sequence_parallel = c->sequence_parallel && grid_along(c->grid, AXIS_TP) > 1;
     c->dtype = DTYPES[precision];
     c->factors = FACTORS[precision];
+    row->has_attention = *cell(s, COLUMN_attention) != 0;
     c->attention = attention ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     c->recompute = KINDS[recompute];
     row->has_zero_stage = *cell(s, COLUMN_zero_stage) != 0;

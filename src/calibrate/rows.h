@@ -17,7 +17,7 @@ typedef struct {
     int line;
     bool guessed; // the rule filled in microbatch, chunks, recomputation or sequence parallelism
     bool suspect; // the source doubts this row
-    bool has_zero_stage, has_scatter_gather, has_overlap_gradients, has_overlap_tensor;
+    bool has_attention, has_zero_stage, has_scatter_gather, has_overlap_gradients, has_overlap_tensor;
 } PlanRow;
 
 typedef struct {
@@ -42,9 +42,9 @@ typedef struct {
 // full_iteration", "CUDA graph transformer_engine" or "tokens dropped", and where `stack` ends in a release, such as
 // "(26.06)", that is a word of the row's kernel: a variant of the stack may have its name.
 // The rule for what a row leaves open: microbatch 1, without a pipeline 4 or 2 where that divides; two layers per
-// chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; fused attention;
-// no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel collectives
-// overlap, which needs it.
+// chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention as in the
+// stack; no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel
+// collectives overlap, which needs it.
 // ERR_DATA, with line and column, for what is missing, not a number, or contradictory, and for a file without rows.
 Status plan_rows_read(PlanRows *rows, const char *path);
 // Sets what a note says of experts. Returns false where it begins to and a number is missing or out of range.

@@ -29,6 +29,7 @@ static const YamlField STACK_FIELDS[] = {
     FIELD(Stack, FLAG, hides_gathers, true, 0, 0, NULL),
     FIELD(Stack, FLAG, gathers_logits, true, 0, 0, NULL),
     FIELD(Stack, FLAG, balances_stages, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, steps_apart, false, 0, 0, NULL),
     FIELD(Stack, FLAG, fills_stages, false, 0, 0, NULL),
     FIELD(Stack, FLAG, shards_weights, false, 0, 0, NULL),
     FIELD(Stack, FLAG, dispatches_once, false, 0, 0, NULL),

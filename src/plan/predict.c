@@ -304,12 +304,13 @@ static double host_seconds(const CostModel *costs, const ParallelConfig *config)
     return 1e-3 * (c->step_ms + c->microbatch_ms * parallel_config_microbatches(config));
 }
 
-static void break_down(const Stages *s, const Simulation *simulation, Breakdown *parts) {
+static void break_down(const Stages *s, const Stack *stack, const Simulation *simulation, Breakdown *parts) {
+    double whole_us = stack->steps_apart ? simulation->apart_us : simulation->computed_us;
     int rank = busiest(s, simulation);
     add_rank_parts(s, rank, parts);
     parts->stages = simulation->message_us[rank] / US;
     parts->compute = simulation->busy_us[rank] / US - parts->tensor - parts->experts;
-    parts->bubble = simulation->computed_us / US - simulation->busy_us[rank] / US - parts->stages;
+    parts->bubble = whole_us / US - simulation->busy_us[rank] / US - parts->stages;
 }
 
 static void end_step(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
@@ -416,10 +417,12 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
     TRY(open_priced(cache, costs, model, config, &s));
     Status status = run_stages(&s, config, &simulation);
     if (status == OK) {
-        break_down(&s, &simulation, &out->parts);
+        break_down(&s, costs->stack, &simulation, &out->parts);
         end_step(costs, model, config, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
+        if (costs->stack->steps_apart)
+            out->bubble = (1 + simulation.bubble) * simulation.apart_us / simulation.computed_us - 1;
         set_rates(costs, model, &s, out);
         set_traffic(costs, model, &s, out);
         set_interval(costs, model, out);

@@ -12,7 +12,7 @@ static const double GB = 1e9, DAY_S = 86400, HOUR_S = 3600;
 // ---- words and numbers --------------------------------------------------------------------------
 
 double plan_report_seconds(const PlanReport *a, double step_s) {
-    return step_s * a->tokens / ((double)a->space->batch * a->model->sequence);
+    return step_s * a->tokens / ((double)a->space->batch * a->model->sequence) / a->goodput;
 }
 
 double plan_report_dollars(const PlanReport *a, double step_s) {
@@ -337,10 +337,10 @@ static void print_run(const PlanReport *a, Text *out) {
     text_add(out, ", %.0f steps\n  %-18s ", ceil(a->tokens / a->space->batch / a->model->sequence), "time");
     add_duration(plan_report_seconds(a, p->step_s), out);
     text_add(out, " (");
-    add_duration(plan_report_seconds(a, p->low_s), out);
-    text_add(out, " to ");
+    add_duration(plan_report_seconds(a, p->low_s), out), text_add(out, " to ");
     add_duration(plan_report_seconds(a, p->high_s), out);
-    text_add(out, "), all of it training\n");
+    text_add(out, a->goodput < 1 ? "), %.3g %% of it" : "), all of it", 100 * a->goodput);
+    text_add(out, " training\n");
     if (a->price <= 0) return;
     text_add(out, "  %-18s $", "cost");
     add_short(plan_report_dollars(a, p->step_s), out);

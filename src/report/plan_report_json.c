@@ -161,6 +161,7 @@ static void add_question(const PlanReport *a, Text *out) {
     add_count("global_batch_size", a->space->batch, out);
     if (a->tokens > 0) add_number("tokens", a->tokens, out);
     if (a->price > 0) add_number("price", a->price, out);
+    if (a->tokens > 0) add_number("goodput", a->goodput, out);
 }
 
 // ---- the answer ---------------------------------------------------------------------------------
