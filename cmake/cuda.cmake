@@ -34,7 +34,7 @@ endif()
 
 # The sanitized builds test the same code with the simulated GPU.
 find_program(NVCC nvcc HINTS /usr/local/cuda/bin DOC "NVIDIA's compiler; without it there is no --device cuda")
-if(NOT NVCC OR TRIREME_SANITIZE)
+if(NOT NVCC OR TRIREME_SANITIZE OR CMAKE_CROSSCOMPILING)
   return()
 endif()
 get_filename_component(cuda_root ${NVCC} REALPATH)

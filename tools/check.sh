@@ -56,7 +56,25 @@ run_checks() {
     sanitized thread 2 build/tsan "$(threaded_programs)" -R "$threaded_tests" -E "$unthreaded_tests"
     say "  the tests, seed 3; everything before took $((SECONDS - start)) s"
     TRIREME_CHECK_SEED=3 TRIREME_SIM_SEED=3 run_tests build/gcc
+    check_arm64
     tools/test_times build/gcc
+}
+
+# The tests of what differs between processors, their short form, that run on arm64.
+arm64_tests='test_base_(hash|rng|float8|blocks) test_device_(cpu|cpu_types|product|attention|numbers|float8|pieces)'
+
+# The program and these tests for arm64, under an emulator, where the compiler and QEMU are.
+check_arm64() {
+    local programs tools=(aarch64-linux-gnu-gcc aarch64-linux-gnu-g++ qemu-aarch64)
+    if (($(command -v "${tools[@]}" | wc -l) < ${#tools[@]})); then
+        say "  arm64 is not tested: that takes Debian's gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu and qemu-user"
+        return
+    fi
+    programs=$(basename -s .c tests/test_*.c | grep -xE "${arm64_tests/ /|}")
+    configure_and_build build/arm64 "warnings are errors: gcc for arm64" "trireme $programs" \
+        -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/arm64.cmake" -DTRIREME_WERROR=ON -DCMAKE_BUILD_TYPE=Release -DTRIREME_TEST_FLAGS=-O1
+    TRIREME_TEST_SHORT=1 stage "tests on arm64, emulated" run_tests build/arm64 -R "^(${arm64_tests/ /|})\$"
+    stage "training on arm64, emulated" tests/arm64.sh build/gcc/trireme build/arm64/trireme
 }
 
 # The kernels of the GPU that a build has, where there is nvcc.
