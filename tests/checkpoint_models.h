@@ -260,13 +260,23 @@ static inline ModelShape deepseek2_lite(void) {
     return s;
 }
 
+// Experts are chosen by sigmoids with biases.
+static inline ModelShape deepseek3_moe(void) {
+    ModelShape s = deepseek3();
+    s.experts = 4, s.experts_topk = 2, s.expert_ffn = s.shared_ffn = 12,
+    s.router_sigmoid = s.router_bias = true;
+    s.router_scale = 2.5f, s.router_groups = 2, s.router_open_groups = 1;
+    return s;
+}
+
 typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {
-    gpt2,       untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
-    wide_heads, attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
-    qwen3,      smollm3,          phi3,       olmo2,      gemma2,         gemma3,
-    neox,       stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
-    deepseek3,  mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite};
+    gpt2,         untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
+    wide_heads,   attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
+    qwen3,        smollm3,          phi3,       olmo2,      gemma2,         gemma3,
+    neox,         stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
+    deepseek3,    mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite,
+    deepseek3_moe};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

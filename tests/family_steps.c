@@ -32,7 +32,7 @@ static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
         comm_barrier(world);
         for (int i = 0; turn == comm_rank(world) && i < params->count; i++) {
             const Param *p = params->items[i];
-            if (p->chunk < 0 || p->spec.tied_to) continue;
+            if (p->chunk < 0 || p->spec.tied_to || (gradients && p->spec.by_rule)) continue;
             float *local = calloc((size_t)tensor_count(p->value), sizeof *local);
             CHECK(local, "no memory for %s", p->spec.name);
             device_download(c->device, c->stream, local, gradients ? p->grad : p->value);

@@ -113,15 +113,19 @@ static void refused_experts(void) {
         {deepseek2_lite, "\"topk_group\": 2", "\"topk_group\": 1", ERR_DATA,
          "2 groups (n_group) of 4 experts, of which 1 (topk_group) are open"},
         {one_group, "\"num_experts_per_tok\": 1", "\"num_experts_per_tok\": 2", ERR_UNAVAILABLE,
-         "supported for fewer experts of a token than 2 topk_group; there are 2, and topk_group is 1"},
+         "a deepseek_v2 chooses groups by their best expert"},
         {deepseek2_lite, "\"topk_method\": \"group_limited_greedy\"", "\"topk_method\": \"noaux_tc\"",
          ERR_UNAVAILABLE, "topk_method \"noaux_tc\" is not supported"},
         {deepseek2_lite, "\"norm_topk_prob\": false", "\"norm_topk_prob\": true", ERR_UNAVAILABLE,
-         "norm_topk_prob is not supported"},
+         "norm_topk_prob true is not supported"},
         {deepseek2_lite, CACHE, "\"moe_layer_freq\": 2", ERR_UNAVAILABLE,
          "a moe_layer_freq other than 1 is not supported"},
-        {deepseek3, "\"first_k_dense_replace\": 2", "\"first_k_dense_replace\": 1", ERR_UNAVAILABLE,
-         "its layers from 1 of 2 on have experts (first_k_dense_replace), whose choice has biases"},
+        {deepseek3_moe, "\"topk_group\": 1", "\"topk_group\": 2", ERR_UNAVAILABLE,
+         "a deepseek_v3 chooses groups by their best two experts"},
+        {deepseek3_moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", ERR_UNAVAILABLE,
+         "norm_topk_prob false is not supported"},
+        {deepseek3_moe, "\"scoring_func\": \"sigmoid\"", "\"scoring_func\": \"softmax\"", ERR_UNAVAILABLE,
+         "scoring_func \"softmax\" is not supported"},
         {many_experts, "\"mlp_only_layers\": [", "\"mlp_only_layers\": [3, 5, ", ERR_UNAVAILABLE,
          "which layers have experts has to repeat"},
     };
@@ -211,6 +215,18 @@ static const struct {
      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"beta_fast\": 32, \"beta_slow\": 1, "
      "\"mscale\": 0.707, \"mscale_all_dim\": 0.707, \"original_max_position_embeddings\": 4096}",
      15706484224, 2661150208},
+    {"\"architectures\": [\"DeepseekV3ForCausalLM\"], \"model_type\": \"deepseek_v3\", \"hidden_size\": 7168, "
+     "\"intermediate_size\": 18432, \"moe_intermediate_size\": 2048, \"num_hidden_layers\": 61, "
+     "\"num_attention_heads\": 128, \"num_key_value_heads\": 128, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, "
+     "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"first_k_dense_replace\": 3, "
+     "\"moe_layer_freq\": 1, \"n_routed_experts\": 256, \"n_shared_experts\": 1, \"num_experts_per_tok\": 8, "
+     "\"n_group\": 8, \"topk_group\": 4, \"topk_method\": \"noaux_tc\", \"scoring_func\": \"sigmoid\", "
+     "\"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5, \"aux_loss_alpha\": 0.001, \"seq_aux\": true, "
+     "\"ep_size\": 1, \"num_nextn_predict_layers\": 1, \"vocab_size\": 129280, "
+     "\"max_position_embeddings\": 163840, \"rope_theta\": 10000, "
+     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"beta_fast\": 32, \"beta_slow\": 1, "
+     "\"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}",
+     671026404352, 37552282624},
 };
 
 // All members are known.
@@ -246,7 +262,7 @@ static void experts_without_family(void) {
                strstr(fail_message(), "--position-embedding-type rope --normalization RMSNorm --swiglu"),
            "%s", fail_message());
     EXPECT(family_of(&sigmoid, &family) == ERR_UNAVAILABLE &&
-               strstr(fail_message(), "MixtralForCausalLM has no sigmoids of routers"),
+               strstr(fail_message(), "MixtralForCausalLM has no such scores of experts"),
            "%s", fail_message());
 }
 

@@ -86,6 +86,27 @@ static void rounded(void) {
     model_source_close(source);
 }
 
+// Biases by which experts are chosen stay fp32 among 16 bits.
+static void whole_biases(void) {
+    ModelShape shape = deepseek3_moe();
+    Path save = path_of("biases"), bf16 = inside(save.text, "bf16"), back = inside(save.text, "back");
+    const char *name = "decoder.layers.1.mlp.router.expert_bias";
+    WeightSpec bias = {.rows = 1, .cols = shape.experts};
+    float wanted[4], found[4];
+    snprintf(bias.name, sizeof bias.name, "%s", name);
+    fill(&bias, 1, wanted);
+    make_checkpoint(save.text, &shape, 7, 1);
+    export_to(save.text, bf16.text, FILE_BF16);
+    import_to(bf16.text, back.text);
+    for (int i = 0; i < 2; i++) {
+        ModelSource *source;
+        EXPECT_OK(model_source_open(&source, i ? back.text : bf16.text, -1));
+        EXPECT_OK(model_source_read(source, name, (Rect){0, 0, 1, 4}, found, 4));
+        EXPECT(!memcmp(wanted, found, sizeof found), "rounded in %s", model_source_path(source));
+        model_source_close(source);
+    }
+}
+
 // ---- where others look ------------------------------------------------------------------------------------
 
 static float element(const Safetensors *file, const char *name, int64_t i) {
@@ -162,7 +183,8 @@ static void experts_layout(void) {
     Path save = path_of("layout_experts"), folder = inside(save.text, "hf"),
          second = path_of("layout_mixtral");
     float fc1[MAX_ELEMENTS], fc2[MAX_ELEMENTS];
-    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, .is_hidden_matrix = true};
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H,
+                        .is_hidden_matrix = true};
     WeightSpec outer = {"decoder.layers.1.mlp.experts.linear_fc2.weight", 3 * H, F, .is_hidden_matrix = true};
     fill(&inner, 5, fc1);
     fill(&outer, 5, fc2);
@@ -244,7 +266,8 @@ static void experts_gguf(void) {
     enum { F = 20, H = 32 };
     Path save = path_of("gguf_experts");
     float fc1[MAX_ELEMENTS], row[H];
-    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H, .is_hidden_matrix = true};
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H,
+                        .is_hidden_matrix = true};
     fill(&inner, 5, fc1);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
@@ -395,6 +418,7 @@ static void quantised_gguf(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"round_trips", round_trips},
                                       {"rounded", rounded},
+                                      {"whole_biases", whole_biases},
                                       {"gpt2_layout", gpt2_layout},
                                       {"llama_layout", llama_layout},
                                       {"experts_layout", experts_layout},

@@ -57,7 +57,8 @@ static void expect_round_trip(int i) {
 static void round_trips(void) {
     for (int i = 0; i < NUM_SHAPES; i++) {
         ModelShape shape = shapes[i]();
-        if (!model_is_latent(&shape) || shape.family == FAMILY_DEEPSEEK_V3) expect_round_trip(i);
+        bool deepseek = model_is_latent(&shape);
+        if (!deepseek || (shape.family == FAMILY_DEEPSEEK_V3 && !shape.experts)) expect_round_trip(i);
     }
 }
 

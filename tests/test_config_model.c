@@ -46,7 +46,7 @@ static void presets_are_what_they_say(void) {
             EXPECT(strcmp(model->name, model_presets[k].name), "%s twice", model->name);
         options_destroy(&o);
     }
-    EXPECT(num_model_presets == 83, "%d models", num_model_presets);
+    EXPECT(num_model_presets == 84, "%d models", num_model_presets);
 }
 
 static void latents_make_heads(void) {

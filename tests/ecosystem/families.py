@@ -104,6 +104,14 @@ FEATURES = {
                                                topk_method="group_limited_greedy"), "experts of the best groups"),
     "DeepSeek-V3, dense": ("DeepseekV3", dict(DENSE, q_lora_rank=24, v_head_dim=24, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0)), "latents, values wider than keys"),
+    "DeepSeek-V3": ("DeepseekV3", dict(LATENT, q_lora_rank=24, first_k_dense_replace=1, n_routed_experts=8,
+                                       n_shared_experts=2, num_experts_per_tok=4, moe_intermediate_size=24, n_group=4,
+                                       topk_group=2),
+                    "experts by sigmoids with biases, of the best groups, after a dense layer"),
+    "DeepSeek-V3, one group": ("DeepseekV3", dict(LATENT, q_lora_rank=None, first_k_dense_replace=0, n_routed_experts=6,
+                                                  n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=24,
+                                                  n_group=1, topk_group=1, routed_scaling_factor=1.0),
+                               "without groups and a latent of queries"),
     "Mixtral": ("Mixtral", dict(GROUPS, num_local_experts=6, num_experts_per_tok=2, intermediate_size=40, head_dim=24),
                 "experts of each token by the softmax over these"),
     "Mixtral, windows": ("Mixtral", dict(GROUPS, num_local_experts=4, num_experts_per_tok=3, intermediate_size=24,
@@ -154,6 +162,8 @@ def random_model(config):
     for parameter in model.parameters():
         vector = parameter.dim() == 1
         parameter.data.normal_(0.0, 0.2 if vector else 0.12)
+    for bias in choices_of(model).values():
+        bias.normal_(0.0, 0.2)
     for name, parameter in model.named_parameters():
         if "norm" in name and name.endswith("weight"):
             parameter.data += offset
@@ -208,9 +218,14 @@ def in_files(model, tensors):
     return found
 
 
+def choices_of(model):
+    """Biases by which experts are chosen: weights without gradients."""
+    return {name: value for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")}
+
+
 def parameters_of(model):
     """Each once, with its name in files: a tied table under its first name."""
-    return in_files(model, dict(model.named_parameters()))
+    return in_files(model, dict(model.named_parameters()) | choices_of(model))
 
 
 def their_steps(model, samples):
@@ -227,10 +242,11 @@ def their_steps(model, samples):
         loss.backward()
         if gradients is None:
             gradients = in_files(model, {n: p.grad.detach().clone().numpy() for n, p in named.items()})
+            gradients |= {n: np.zeros(b.shape) for n, b in choices_of(model).items()}
         norm = torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
         losses.append((loss.item(), norm.item()))
         optimizer.step()
-    return losses, gradients, in_files(model, {n: p.detach().numpy() for n, p in named.items()})
+    return losses, gradients, in_files(model, {n: p.detach().numpy() for n, p in (named | choices_of(model)).items()})
 
 
 def read_steps(text):
@@ -251,7 +267,7 @@ def check_tensors(what, file, theirs, most, least=0.0, moved=None):
             error = np.abs(ours[name].astype(np.float64) - value)
             if moved:
                 error = error * (np.abs(moved[name]) > 1e-6)
-            errors[name] = float(error.max() / max(np.abs(value).max(), least))
+            errors[name] = float(error.max() / (max(np.abs(value).max(), least) or 1.0))
     worst = max(errors, key=errors.get)
     expect(len(errors) == len(theirs) and errors[worst] <= most, what, worst, "differs by", errors[worst])
     return errors[worst]

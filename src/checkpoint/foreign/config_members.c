@@ -73,7 +73,7 @@ Status config_must_be(Config *c, const char *name, bool wanted) {
     bool value = wanted;
     TRY(config_flag(c, name, &value));
     if (value == wanted) return OK;
-    return fail(ERR_UNAVAILABLE, "%s: %s is not supported", c->what, name);
+    return fail(ERR_UNAVAILABLE, "%s: %s %s is not supported", c->what, name, value ? "true" : "false");
 }
 
 Status config_must_be_zero(Config *c, const char *name) {

@@ -43,6 +43,6 @@ Status config_rotation(Config *config, const Family *family, ModelShape *shape);
 Status config_windows(Config *config, const Family *family, ModelShape *shape);
 Status config_no_rope(Config *config, const Family *family, ModelShape *shape);
 // Whether no layer of a family that says first_k_dense_replace has experts: then nothing else that is said of them
-// matters. Fails where some have, and the family's experts are not read.
+// matters.
 Status config_dense(Config *config, const Family *family, ModelShape *shape, bool *dense);
 Status config_experts(Config *config, const Family *family, ModelShape *shape);

@@ -130,6 +130,11 @@ static bool are_dense_first(const ModelShape *s) {
     return true;
 }
 
+bool family_chooses_groups(const Family *f, const ModelShape *s) {
+    int best = s->experts_topk / s->router_open_groups;
+    return f->is.router_sigmoid ? best == 2 : best <= 1;
+}
+
 static const char *lack_of_experts(const Family *f, const ModelShape *s) {
     bool deepseek = says(f, SAYS_DENSE), factor = s->router_scale > 0 && s->router_scale != 1;
     const Trait traits[] = {
@@ -140,10 +145,13 @@ static const char *lack_of_experts(const Family *f, const ModelShape *s) {
         {s->experts && s->router_pre_softmax != f->is.router_pre_softmax &&
              !family_has(f, "router_pre_softmax"),
          "such weights of experts (moe-router-pre-softmax)"},
-        {s->router_sigmoid, "sigmoids of routers (moe-router-score-function)"},
+        {s->experts && s->router_sigmoid != f->is.router_sigmoid,
+         "such scores of experts (moe-router-score-function)"},
+        {s->experts && s->router_bias != f->is.router_bias,
+         "such a choice of experts (moe-router-enable-expert-bias)"},
         {factor && !family_has(f, "router_scale"),
          "factor of the experts' weights (moe-router-topk-scaling-factor)"},
-        {s->router_groups && !(deepseek && s->experts_topk < 2 * s->router_open_groups),
+        {s->router_groups && !(deepseek && family_chooses_groups(f, s)),
          "such groups of experts (moe-router-num-groups)"},
         {s->shared_ffn && !deepseek, "shared experts (moe-shared-expert-intermediate-size)"},
         {s->experts && deepseek && (!s->shared_ffn || s->shared_ffn % s->expert_ffn),

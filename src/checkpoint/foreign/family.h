@@ -100,6 +100,9 @@ extern const Family families[];
 extern const int num_families;
 
 bool family_has(const Family *family, const char *size); // a member for a size of ModelShape
+// Whether groups of experts are chosen by as many of their experts as here (RouterRules): by the best one in
+// DeepSeek-V2, by the best two in V3.
+bool family_chooses_groups(const Family *family, const ModelShape *shape);
 bool size_is_of_experts(const char *size);
 const Family *family_named(const char *architecture); // NULL: it is not read
 // Finds the family that computes the same as a model of this shape: its own where that does, else the first. Fails with

@@ -278,13 +278,17 @@ static void write_latents(const ModelShape *s, const Family *f, Text *out) {
 }
 
 static void write_deepseek(const ModelShape *s, Text *out) {
+    const char *method = s->router_sigmoid  ? "noaux_tc"
+                         : s->router_groups ? "group_limited_greedy"
+                                            : "greedy";
     int dense = 0;
     while (dense < s->layers && !model_layer_has_experts(s, dense)) dense++;
     write_int(out, "first_k_dense_replace", dense);
     if (!s->experts) return;
     write_int(out, "n_shared_experts", s->shared_ffn / s->expert_ffn);
-    write_flag(out, "norm_topk_prob", false);
-    text_add(out, "  \"topk_method\": \"%s\",\n", s->router_groups ? "group_limited_greedy" : "greedy");
+    write_flag(out, "norm_topk_prob", s->router_sigmoid);
+    text_add(out, "  \"scoring_func\": \"%s\",\n", s->router_sigmoid ? "sigmoid" : "softmax");
+    text_add(out, "  \"topk_method\": \"%s\",\n", method);
     write_int(out, "n_group", s->router_groups ? s->router_groups : 1);
     write_int(out, "topk_group", s->router_groups ? s->router_open_groups : 1);
 }

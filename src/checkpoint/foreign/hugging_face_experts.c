@@ -59,25 +59,21 @@ Status config_dense(Config *c, const Family *f, ModelShape *s, bool *dense) {
     if (!(f->says & SAYS_DENSE)) return OK;
     TRY(config_count(c, "first_k_dense_replace", INT32_MAX, &first));
     *dense = first >= s->layers;
-    if (!*dense && family_has(f, "experts")) return OK;
+    if (!*dense) return OK;
     for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++) config_member(c, of_experts[i]);
-    s->router_pre_softmax = false;
-    if (*dense) return OK;
-    return fail(
-        ERR_UNAVAILABLE,
-        "%s: this model cannot be read: its layers from %d of %d on have experts (first_k_dense_replace), whose "
-        "choice has biases (e_score_correction_bias), which are not supported",
-        c->what, first, s->layers);
+    s->router_pre_softmax = s->router_sigmoid = s->router_bias = false;
+    return OK;
 }
 
-// Groups are chosen by their best expert there, and by their best k / topk_group here.
-static Status read_groups(Config *c, ModelShape *s) {
-    static const char *const methods[] = {"greedy", "group_limited_greedy", NULL};
-    int method, groups = 0, open = 0;
-    TRY(config_word(c, "topk_method", methods, &method));
+static Status read_groups(Config *c, const Family *f, ModelShape *s) {
+    static const char *const softmax[] = {"greedy", "group_limited_greedy", NULL}, *const sigmoid[] = {
+                                                                                       "noaux_tc", NULL};
+    bool v3 = f->is.router_sigmoid;
+    int method, groups = v3 ? 8 : 0, open = v3 ? 4 : 0;
+    TRY(config_word(c, "topk_method", v3 ? sigmoid : softmax, &method));
     TRY(config_size(c, "n_group", MAX_EXPERT_GROUPS, &groups));
     TRY(config_size(c, "topk_group", MAX_EXPERT_GROUPS, &open));
-    if (method == 0) return OK;
+    if (groups == 1 || (!v3 && method == 0)) return OK;
     if (!groups || !open || s->experts % groups || open > groups ||
         s->experts_topk > open * (s->experts / groups))
         return fail(
@@ -85,31 +81,32 @@ static Status read_groups(Config *c, ModelShape *s) {
             "%s: %d groups (n_group) of %d experts, of which %d (topk_group) are open: groups are equal, "
             "and the open ones have the %d experts of a token",
             c->what, groups, s->experts, open, s->experts_topk);
-    if (s->experts_topk >= 2 * open)
-        return fail(
-            ERR_UNAVAILABLE,
-            "%s: this model cannot be read: groups are chosen by their best expert, which is supported for "
-            "fewer experts of a token than 2 topk_group; there are %d, and topk_group is %d",
-            c->what, s->experts_topk, open);
     s->router_groups = groups, s->router_open_groups = open;
-    return OK;
+    if (family_chooses_groups(f, s)) return OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "%s: this model cannot be read: a %s chooses groups by their best %s, which is supported for %s times "
+        "topk_group experts of a token; there are %d, and topk_group is %d",
+        c->what, f->model_type, v3 ? "two experts" : "expert", v3 ? "2 to 3" : "less than 2", s->experts_topk,
+        open);
 }
 
-static Status read_shared(Config *c, ModelShape *s) {
-    static const char *const scores[] = {"softmax", NULL};
-    int shared = 2, every = 1, word;
+static Status read_shared(Config *c, const Family *f, ModelShape *s) {
+    static const char *const softmax[] = {"softmax", NULL}, *const sigmoid[] = {"sigmoid", NULL};
+    bool v3 = f->is.router_sigmoid;
+    int shared = v3 ? 1 : 2, every = 1, word;
     const double most = size_named("shared_ffn")->field.most;
     TRY(config_size(c, "n_shared_experts", MAX_EXPERTS, &shared));
     TRY(config_size(c, "moe_layer_freq", INT32_MAX, &every));
-    TRY(config_word(c, "scoring_func", scores, &word));
-    TRY(config_must_be(c, "norm_topk_prob", false));
+    TRY(config_word(c, "scoring_func", v3 ? sigmoid : softmax, &word));
+    TRY(config_must_be(c, "norm_topk_prob", v3));
     if (every != 1)
         return fail(ERR_UNAVAILABLE, "%s: a moe_layer_freq other than 1 is not supported", c->what);
     if ((double)shared * s->expert_ffn > most)
         return fail(ERR_DATA, "%s: %d shared experts of width %d: %g in all is the most", c->what, shared,
                     s->expert_ffn, most);
     s->shared_ffn = shared * s->expert_ffn;
-    return read_groups(c, s);
+    return read_groups(c, f, s);
 }
 
 // ---- all of it ----------------------------------------------------------------------------------------
@@ -122,7 +119,7 @@ Status config_experts(Config *c, const Family *f, ModelShape *s) {
     if (s->experts_topk > s->experts)
         return fail(ERR_DATA, "%s: %d experts of a token (num_experts_per_tok), and there are %d", c->what,
                     s->experts_topk, s->experts);
-    if (f->says & SAYS_DENSE) TRY(read_shared(c, s));
+    if (f->says & SAYS_DENSE) TRY(read_shared(c, f, s));
     if (!(f->says & (SAYS_SPARSE | SAYS_DENSE))) return OK;
     char *set = malloc((size_t)s->layers);
     if (!set) return fail(ERR_OS, "no memory for a list of %d layers", s->layers);

@@ -1,5 +1,6 @@
 // The table of names of our weights in Hugging Face and GGUF, and which of our rows their tensors consist of.
 #include "checkpoint/foreign/mapping.h"
+#include "nn/expert_loads.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,7 +213,7 @@ enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
 // The parts of one of our names.
 typedef struct {
     char stem[96];
-    const char *suffix; // "weight" or "bias", inside the name
+    const char *suffix; // "weight", "bias" or ROUTER_BIAS, inside the name
     int layer;          // -1: it is not part of a layer
 } Name;
 
@@ -229,7 +230,7 @@ static Name take_apart(const WeightSpec *weight) {
 
 bool weight_is_vector(const WeightSpec *weight) {
     const char *dot = strrchr(weight->name, '.');
-    return !strcmp(dot, ".bias") || strstr(weight->name, "layernorm.");
+    return !strcmp(dot, ".bias") || !strcmp(dot, "." ROUTER_BIAS) || strstr(weight->name, "layernorm.");
 }
 
 // Puts the numbers of the layer and of the expert in a name.
@@ -244,7 +245,8 @@ static void name_theirs(char out[96], const char *pattern, const Name *ours, int
         if (number) size += (size_t)snprintf(out + size, 96 - size, "%d", numbers[n]), pattern += 2;
         CHECK(size < 96, "the name of a tensor of %s is too long", ours->stem);
     }
-    snprintf(out + size, 96 - size, ".%s", ours->suffix);
+    bool of_choice = !strcmp(ours->suffix, ROUTER_BIAS);
+    snprintf(out + size, 96 - size, ".%s", of_choice ? "e_score_correction_bias" : ours->suffix);
 }
 
 static bool is_of_experts(const Row *row) { return !strncmp(row->ours, "mlp.experts.", 12); }
@@ -309,6 +311,7 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     // llama.cpp's norms scale by what is in the file.
     bool scales = strstr(ours->name, "layernorm.weight");
     if (maker->format == FORMAT_GGUF && maker->shape->norm_offset && scales) t->plus = 1;
+    t->is_choice = strstr(ours->name, "." ROUTER_BIAS);
     t->is_fp32 = !strcmp(row->ours, "embedding.position_embeddings") || !strcmp(row->ours, "mlp.router");
     if (is_of_experts(row) && !are_experts_apart(row, maker->format)) t->matrices = maker->shape->experts;
     return t;
