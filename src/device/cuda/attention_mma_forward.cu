@@ -64,18 +64,24 @@ DEVICE void drop(float (&p)[TALL][WIDE][4], const HeadMask &mask, int query, int
     }
 }
 
-// 16 rows of results for other keys, from row `first` on, as sums before the mask's factor.
+// Joins half of the sums with the results for other keys, those of row `row` of `from`, of which `before` is the
+// log-sum-exp before scaling. Returns the joint sum of exponentials.
 template <int SIZE, class E>
-DEVICE void load_sums(float (&sums)[SIZE / 8][4], Rows<const E> from, int first, const AttentionCall &call) {
-    const int lane = lane_now(), row = first + lane / 4, col = lane % 4 * 2;
+DEVICE float join(float (&sums)[SIZE / 8][4], int half, float &maximum, float sum, Rows<const E> from,
+                  int row, float before, const AttentionCall &call) {
+    const float scale = call.scale * LOG2_E, most = fmaxf(maximum, before);
+    const float shrink = fast_exp2((maximum - most) * scale), share = fast_exp2((before - most) * scale);
+    const E *old = from.data + row * from.stride + lane_now() % 4 * 2;
     UNROLL
     for (int n = 0; n < SIZE / 8; n++) {
         UNROLL
-        for (int e = 0; e < 4; e++)
-            if (row + e / 2 * 8 < call.sequence && 8 * n < call.size)
-                sums[n][e] = to_float(from.data[(row + e / 2 * 8) * from.stride + 8 * n + col + e % 2]) /
-                             call.mask.factor;
+        for (int e = 0; e < 2; e++) {
+            const float x = 8 * n < call.size ? to_float(old[8 * n + e]) * share / call.mask.factor : 0.0f;
+            sums[n][2 * half + e] = fmaf(sums[n][2 * half + e], shrink, x);
+        }
     }
+    maximum = most;
+    return fmaf(sum, shrink, share);
 }
 
 // Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. At most 255 registers.
@@ -100,15 +106,6 @@ __global__ void __launch_bounds__(THREADS)
             maxima[i][half] = call.limits.has_sink ? sink_of(call, head) / call.scale : NO_SCORE;
             exponentials[i][half] = call.limits.has_sink && lane % 4 == 0 ? 1.0f : 0.0f;
         }
-    for (int i = 0; call.adds && i < TALL; i++) {
-        load_sums<SIZE>(sums[i], out_of(call, (const E *)out, head), own + 16 * i, call);
-        for (int half = 0; half < 2; half++) {
-            const int query = own + 16 * i + lane / 4 + 8 * half;
-            maxima[i][half] =
-                query < call.sequence ? stats[(int64_t)head * call.sequence + query] / call.scale : 0.0f;
-            exponentials[i][half] = lane % 4 == 0 ? 1.0f : 0.0f;
-        }
-    }
     for_tiles_of_keys<SIZE, TALL, KEYS>(
         queries + QUERIES * PITCH<SIZE>, call, kv, of, [&](int first, const E *keys, const E *values) {
             float scores[TALL][KEYS / 8][4];
@@ -130,6 +127,9 @@ __global__ void __launch_bounds__(THREADS)
             float sum = exponentials[i][half];
             sum += __shfl_xor_sync(ALL_LANES, sum, 1);
             sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+            if (call.adds && query < call.sequence)
+                sum = join<SIZE>(sums[i], half, maxima[i][half], sum, out_of(call, (const E *)out, head),
+                                 query, stats[(int64_t)head * call.sequence + query] / call.scale, call);
             factors[half] = call.mask.factor / sum;
             if (lane % 4 == 0 && query < call.sequence)
                 stats[(int64_t)head * call.sequence + query] =
