@@ -1,6 +1,8 @@
 // Memory that the ranks of a group share is one copy, zeroed, for each group its own, and is given back by all.
 #include "comm/comm.h"
 #include "harness.h"
+#include <errno.h>
+#include <string.h>
 
 enum { RANKS = 4, COUNT = 1 << 16 };
 
@@ -49,6 +51,25 @@ static void ranks_see_one_copy(void) {
     EXPECT_OK(comm_launch(options, write_and_read, NULL));
 }
 
+// All ranks learn that there is none, and why.
+static Status want_too_much(Comm *world, void *arg) {
+    (void)arg;
+    Arena arena = {0};
+    Status status = arena_open(&arena, "shared", comm_shared_memory(world), (size_t)1 << 60);
+    EXPECT(status == ERR_OS && strstr(fail_message(), strerror(ENOMEM)), "rank %d: %d, %s", comm_rank(world),
+           (int)status, fail_message());
+    arena_close(&arena);
+    return OK;
+}
+
+static void a_refusal_says_why_on_every_rank(void) {
+    CommOptions options = {.transport = "threads", .ranks = RANKS, .timeout_s = 60};
+    EXPECT_OK(comm_launch(options, want_too_much, NULL));
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"ranks_see_one_copy", ranks_see_one_copy}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"ranks_see_one_copy", ranks_see_one_copy},
+                                      {"a_refusal_says_why_on_every_rank", a_refusal_says_why_on_every_rank},
+                                      {0}},
+                       argc, argv);
 }

@@ -52,6 +52,30 @@ static void gathers_overlap_in_part(void) {
     EXPECT(ratio_before < 1e-3, "on a fast network %g remains", ratio_before);
 }
 
+// trireme sums gradients over replicas once in a step, or after each microbatch.
+static void sums_of_every_microbatch_take_their_time(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    ModelShape model = gpt_of(4, 1024, 16);
+    CostModel costs = ideal_costs(&machine, &stack);
+    double data[2][2], step_s;
+    stack.is_trireme = true;
+    for (int every = 0; every < 2; every++)
+        for (int more = 0; more < 2; more++) {
+            ParallelConfig config = sharded(more ? 4 : 2, false);
+            config.zero_stage = 2, config.reduce_every = every;
+            data[every][more] = data_of(&costs, &model, &config, &step_s);
+        }
+    EXPECT(near(data[0][0], data[0][1], 1e-9), "once: %g s and %g s", data[0][0], data[0][1]);
+    double one = data[1][0] - data[0][0];
+    EXPECT(one > 0 && near(data[1][1], data[0][0] + 3 * one, 1e-9), "each: %g s and %g s, once %g s",
+           data[1][0], data[1][1], data[0][0]);
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"gathers overlap in part", gathers_overlap_in_part}, {0}}, argc, argv);
+    return harness_run(
+        (const Test[]){{"gathers overlap in part", gathers_overlap_in_part},
+                       {"sums_of_every_microbatch_take_their_time", sums_of_every_microbatch_take_their_time},
+                       {0}},
+        argc, argv);
 }

@@ -43,8 +43,7 @@ static const Case cases[] = {
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static int step_microbatches(const Case *c) {
-    if (c->sharded == SHARD_GRADIENTS) return 1;
-    return 4 * grid_along(c->grid, AXIS_PP) * (c->leaves ? c->leaves : 1);
+    return c->sharded > 1 ? 1 : 4 * grid_along(c->grid, AXIS_PP) * (c->leaves ? c->leaves : 1);
 }
 
 static EngineSpec spec_of(const Case *c) {

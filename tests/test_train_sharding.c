@@ -25,6 +25,7 @@ typedef struct {
 typedef struct {
     Sharding sharding;
     bool shared, every;
+    int instances; // 0: one
 } Way;
 
 static RunPlan plan_of(const Kind *k, Way way) {
@@ -47,18 +48,19 @@ static RunPlan plan_of(const Kind *k, Way way) {
     spec->sharding = way.sharding;
     spec->share_values = way.shared;
     spec->reduce_every = way.every;
+    spec->grid.instances = way.instances;
     spec->overlap_gradients = way.sharding >= SHARD_GRADIENTS;
     return plan;
 }
 
 static void compare(const Kind *k) {
-    static const Way ways[] = {{SHARD_OPTIMIZER, false, false},
-                               {SHARD_GRADIENTS, false, false},
-                               {SHARD_VALUES, false, false},
-                               {SHARD_VALUES, true, false}};
+    static const Way ways[] = {{SHARD_OPTIMIZER, false, false, 0},
+                               {SHARD_GRADIENTS, false, false, 0},
+                               {SHARD_VALUES, false, false, 0},
+                               {SHARD_VALUES, true, false, 0}};
     bool shares = k->expert_ranks == 1 && (!k->device || device_is_host(k->device));
     RunResult whole, cut;
-    RunPlan plan = plan_of(k, (Way){SHARD_NOTHING, false, false});
+    RunPlan plan = plan_of(k, (Way){SHARD_NOTHING, false, false, 0});
     if (!run_or_complain(&plan, k->name, &whole)) return;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char name[120];
@@ -102,9 +104,9 @@ static void sums_of_every_microbatch_are_those_of_a_tree(void) {
     static const Kind two = {"two microbatches", 1, 2, 1, 4, 3, "1f1b", 1, RUN_LLAMA, F32, false, 1, NULL},
                       one = {"leaves", 1, 1, 1, 4, 3, "1f1b", 1, RUN_LLAMA, F32, false, 1, NULL};
     static const Way ways[] = {
-        {SHARD_GRADIENTS, false, false}, {SHARD_VALUES, false, false}, {SHARD_VALUES, true, false}};
+        {SHARD_GRADIENTS, false, false, 0}, {SHARD_VALUES, false, false, 0}, {SHARD_VALUES, true, false, 0}};
     RunResult tree, sums;
-    RunPlan plan = plan_of(&one, (Way){SHARD_NOTHING, false, false});
+    RunPlan plan = plan_of(&one, (Way){SHARD_NOTHING, false, false, 0});
     plan.spec.virtual_data = plan.spec.num_microbatches;
     if (!run_or_complain(&plan, one.name, &tree)) return;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -127,10 +129,10 @@ static void sums_of_every_microbatch_are_those_of_any_schedule(void) {
         {"check", 1, 2, 2, 2, 4, "1f1b", 1, RUN_GPT, F32, false, 1, "check"},
     };
     RunResult first, next, plain;
-    RunPlan plan = plan_of(&kinds[0], (Way){SHARD_NOTHING, false, false});
+    RunPlan plan = plan_of(&kinds[0], (Way){SHARD_NOTHING, false, false, 0});
     if (!run_or_complain(&plan, "no shards", &plain)) return;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        plan = plan_of_sums(&kinds[i], (Way){i % 2 ? SHARD_VALUES : SHARD_GRADIENTS, false, false});
+        plan = plan_of_sums(&kinds[i], (Way){i % 2 ? SHARD_VALUES : SHARD_GRADIENTS, false, false, 0});
         EXPECT(plan.spec.num_microbatches == 4, "%d microbatches", plan.spec.num_microbatches);
         if (!run_or_complain(&plan, kinds[i].name, i ? &next : &first)) return;
         if (i && !kinds[i].device) run_expect_same_bits(&first, &next, kinds[i].name);
@@ -143,6 +145,45 @@ static void sums_of_every_microbatch_are_those_of_any_schedule(void) {
            "the sums are those without shards");
 }
 
+// ---- instances -------------------------------------------------------------------------------------
+
+// Gradients are added within an instance and then over the instances. For four ranks in two of them that is the tree
+// of four leaves; with that tree, or with each rank for itself, no number of instances changes a bit.
+static void instances_add_as_a_tree(void) {
+    static const Kind kinds[] = {
+        {"one microbatch", 1, 4, 1, 4, 3, "1f1b", 1, RUN_GPT, F32, false, 1, NULL},
+        {"one microbatch, untied", 1, 4, 1, 4, 3, "1f1b", 1, RUN_LLAMA, F32, false, 1, NULL},
+        {"two microbatches", 1, 4, 1, 2, 3, "1f1b", 1, RUN_LLAMA, BF16, false, 1, NULL},
+        {"tensor ranks", 2, 4, 1, 4, 2, "1f1b", 1, RUN_PARALLEL, F32, false, 1, NULL},
+        {"Muon", 1, 4, 1, 4, 2, "1f1b", 1, RUN_LLAMA, F32, true, 1, NULL},
+    };
+    static const struct {
+        Sharding sharding;
+        int instances;
+        bool tree;
+    } ways[] = {{SHARD_OPTIMIZER, 2, false}, {SHARD_GRADIENTS, 2, false}, {SHARD_VALUES, 2, false},
+                {SHARD_OPTIMIZER, 2, true},  {SHARD_VALUES, 2, true},     {SHARD_VALUES, 4, true}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        RunResult tree, result;
+        RunPlan plan = plan_of(&kinds[i], (Way){SHARD_NOTHING, false, false, 0});
+        plan.spec.virtual_data = 4;
+        if (!run_or_complain(&plan, kinds[i].name, &tree)) return;
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            char name[120];
+            // Sums over tp, and of a tied table, come before those over dp without a tree, and after them with it.
+            if (!ways[k].tree && (kinds[i].t > 1 || kinds[i].model == RUN_GPT)) continue;
+            plan = plan_of(&kinds[i], (Way){ways[k].sharding, true, false, ways[k].instances});
+            plan.spec.virtual_data = ways[k].tree ? 4 : 0;
+            snprintf(name, sizeof name, "%s, %s, %d instances", kinds[i].name,
+                     sharding_names[ways[k].sharding], ways[k].instances);
+            if (!run_or_complain(&plan, name, &result)) continue;
+            if (!ways[k].tree) memcpy(result.loss, tree.loss, sizeof tree.loss); // whose mean is no tree
+            if (!ways[k].tree) memcpy(result.evaluation, tree.evaluation, sizeof tree.evaluation);
+            run_expect_same_bits(&tree, &result, name);
+        }
+    }
+}
+
 // ---- bytes --------------------------------------------------------------------------------------
 
 static EngineMemory measured(int layers, int d, int microbatches, Way way) {
@@ -152,6 +193,7 @@ static EngineMemory measured(int layers, int d, int microbatches, Way way) {
     spec.shape.hidden = 128, spec.shape.heads = 8, spec.shape.head_size = 16, spec.shape.ffn = 512;
     spec.mode.microbatch = 1, spec.mode.dtype = BF16;
     spec.sharding = way.sharding, spec.share_values = way.shared;
+    spec.grid.instances = way.instances;
     spec.reduce_every = way.every;
     EngineSpec here = engine_spec_here(&spec, 0);
     EXPECT_OK(engine_measure(&here, 0, &memory, NULL));
@@ -161,29 +203,31 @@ static EngineMemory measured(int layers, int d, int microbatches, Way way) {
 // The bytes that a parameter of another layer takes.
 static double bytes_each(int d, int microbatches, Way way) {
     EngineMemory few = measured(8, d, microbatches, way), many = measured(16, d, microbatches, way);
-    EngineMemory plain[2] = {measured(8, 1, microbatches, (Way){SHARD_NOTHING, false, false}),
-                             measured(16, 1, microbatches, (Way){SHARD_NOTHING, false, false})};
+    EngineMemory plain[2] = {measured(8, 1, microbatches, (Way){SHARD_NOTHING, false, false, 0}),
+                             measured(16, 1, microbatches, (Way){SHARD_NOTHING, false, false, 0})};
     double parameters = (double)(plain[1].run - plain[0].run) / 16;
     return ((double)(many.run - few.run) + (double)(many.shared - few.shared) / d) / parameters;
 }
 
 static void a_parameter_takes_the_bytes_of_the_formulas(void) {
     for (int d = 2; d <= 8; d *= 2) {
-        double n = d;
+        double n = d, half = d / 2;
         const struct {
             Way way;
             int microbatches;
             double expected;
-        } rows[] = {{{SHARD_NOTHING, false, false}, 1, 16},
-                    {{SHARD_OPTIMIZER, false, false}, 1, 6 + 10 / n},
-                    {{SHARD_GRADIENTS, false, false}, 1, 2 + 14 / n},
-                    {{SHARD_GRADIENTS, false, false}, 2, 6 + 10 / n},
-                    {{SHARD_GRADIENTS, false, true}, 2, 2 + 14 / n},
-                    {{SHARD_VALUES, false, true}, 4, 16 / n},
-                    {{SHARD_VALUES, false, false}, 1, 16 / n},
-                    {{SHARD_VALUES, false, false}, 2, 4 + 12 / n},
-                    {{SHARD_VALUES, true, false}, 1, 16 / n},
-                    {{SHARD_VALUES, true, false}, 2, 4 + 12 / n}};
+        } rows[] = {{{SHARD_NOTHING, false, false, 0}, 1, 16},
+                    {{SHARD_OPTIMIZER, false, false, 0}, 1, 6 + 10 / n},
+                    {{SHARD_GRADIENTS, false, false, 0}, 1, 2 + 14 / n},
+                    {{SHARD_GRADIENTS, false, false, 0}, 2, 6 + 10 / n},
+                    {{SHARD_GRADIENTS, false, true, 0}, 2, 2 + 14 / n},
+                    {{SHARD_VALUES, false, true, 0}, 4, 16 / n},
+                    {{SHARD_OPTIMIZER, false, false, 2}, 2, 6 + 10 / half},
+                    {{SHARD_VALUES, false, true, 2}, 2, 16 / half},
+                    {{SHARD_VALUES, false, false, 0}, 1, 16 / n},
+                    {{SHARD_VALUES, false, false, 0}, 2, 4 + 12 / n},
+                    {{SHARD_VALUES, true, false, 0}, 1, 16 / n},
+                    {{SHARD_VALUES, true, false, 0}, 2, 4 + 12 / n}};
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             double each = bytes_each(d, rows[i].microbatches, rows[i].way);
             EXPECT(fabs(each / rows[i].expected - 1) < 0.01,
@@ -200,6 +244,7 @@ int main(int argc, char **argv) {
             {"sums_of_every_microbatch_are_those_of_a_tree", sums_of_every_microbatch_are_those_of_a_tree},
             {"sums_of_every_microbatch_are_those_of_any_schedule",
              sums_of_every_microbatch_are_those_of_any_schedule},
+            {"instances_add_as_a_tree", instances_add_as_a_tree},
             {"a_parameter_takes_the_bytes_of_the_formulas", a_parameter_takes_the_bytes_of_the_formulas},
             {0}},
         argc, argv);

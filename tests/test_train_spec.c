@@ -111,6 +111,7 @@ static const Row rows[] = {
     ROW("--no-scatter-gather-tensors-in-pipeline", scatter_gather, false),
     ROW("--use-distributed-optimizer", sharding, true),
     ROW("--data-parallel-sharding-strategy optim_grads --reduce-grads-every-microbatch", reduce_every, true),
+    ROW("--use-distributed-optimizer --num-distributed-optimizer-instances 2", grid.instances, 2),
     ROW("--overlap-grad-reduce", overlap_gradients, true),
     ROW(SHARDED "--overlap-param-gather", overlap_weights, true),
     ROW("--adam-beta1 0.5", adam.beta1, 0.5),

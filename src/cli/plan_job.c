@@ -266,6 +266,7 @@ static Status config_given(PlanJob *job) {
     c.recompute = (Recompute)space->recompute;
     c.sequence_parallel = space->sequence_parallel && space->grid.size[AXIS_TP] > 1;
     c.zero_stage = space->zero_stage;
+    c.reduce_every = job->options->reduce_grads_every_microbatch && c.zero_stage >= SHARD_GRADIENTS;
     job->config = c;
     char why[200];
     if (parallel_config_refuse(&job->model, &job->machine, &c, why, sizeof why))

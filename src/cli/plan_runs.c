@@ -38,6 +38,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
                             .factors = factors_of_run(o),
                             .sequence_parallel = s->sequence_parallel,
                             .zero_stage = (int)s->sharding,
+                            .reduce_every = o->reduce_grads_every_microbatch,
                             .scatter_gather = o->scatter_gather_tensors_in_pipeline,
                             .overlap_gradients = o->overlap_grad_reduce,
                             .device = strcmp(o->device, "cuda") ? NULL : "cuda"};

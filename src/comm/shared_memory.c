@@ -19,7 +19,8 @@ typedef struct {
 typedef struct {
     long process;
     int file;   // of that process; -1: all ranks are threads of it
-    void *base; // NULL: there is none
+    void *base; // NULL: there is none, because of `error`
+    int error;
 } Offer;
 
 static void *map(int file, size_t bytes) {
@@ -41,12 +42,16 @@ static bool is_one_process(Comm *group) {
 }
 
 static Offer make_offer(const Comm *group, bool one_process, size_t bytes) {
-    Offer offer = {getpid(), -1, NULL};
+    Offer offer = {getpid(), -1, NULL, 0};
     if (!one_process) {
         offer.file = memfd_create("trireme", MFD_CLOEXEC);
-        if (offer.file < 0 || ftruncate(offer.file, (off_t)bytes) != 0) return offer;
+        if (offer.file < 0 || ftruncate(offer.file, (off_t)bytes) != 0) {
+            offer.error = errno;
+            return offer;
+        }
     }
     offer.base = map(offer.file, bytes);
+    if (!offer.base) offer.error = errno;
     if (offer.base && one_process) atomic_init(&((Head *)offer.base)->users, comm_size(group));
     return offer;
 }
@@ -58,7 +63,9 @@ static void *map_offer(const Offer *offer, size_t bytes) {
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return NULL;
     void *base = map(file, bytes);
+    int error = errno; // of the map, which close may change
     close(file);
+    errno = error;
     return base;
 }
 
@@ -66,18 +73,19 @@ static void *shared_take(void *self, const char *name, size_t bytes, const char 
     Comm *group = self;
     (void)name;
     bool first = comm_rank(group) == 0, one_process = is_one_process(group);
-    Offer offer = {0};
+    Offer offer = {.file = -1};
     if (first) offer = make_offer(group, one_process, HEAD_BYTES + bytes);
-    int error = errno;
     int file = offer.file;
     comm_broadcast_host(group, &offer, sizeof offer, 0);
     void *base = offer.base;
+    int error = offer.error;
     if (base && !first && !one_process) base = map_offer(&offer, HEAD_BYTES + bytes), error = errno;
     double missing = !base;
     comm_all_reduce_host(group, &missing, 1, REDUCE_MAX);
     if (first && !one_process && file >= 0) close(file);
     if (!(missing > 0)) return (char *)base + HEAD_BYTES;
     *why = base ? "another rank of the machine cannot share it" : strerror(error);
+    if (base) munmap(base, HEAD_BYTES + bytes); // threads of one process all have it, or none does
     return NULL;
 }
 

@@ -1,6 +1,7 @@
 // The rules of shards: what data-parallel ranks cut, and how they sum gradients and gather values.
 #include "config/rules.h"
 #include "layout/kinds.h"
+#include "layout/topology.h"
 #include <string.h>
 
 Sharding options_sharding(const Options *o) {
@@ -29,6 +30,16 @@ Status check_gathers(Options *o) {
                                                         : NULL;
     if (!o->overlap_param_gather || !missing) return OK;
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
+}
+
+// How many groups have all shards.
+Status check_instances(Options *o) {
+    Grid grid = GRID(o->shape.tp, o->shape.dp, o->shape.pp);
+    grid.size[AXIS_CP] = o->shape.cp;
+    grid.size[AXIS_EP] = o->expert_model_parallel_size;
+    grid.size[AXIS_ETP] = o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
+    grid.instances = o->num_distributed_optimizer_instances;
+    return grid.instances > 1 ? grid_check(grid) : OK;
 }
 
 static Status refuse_sums(const char *option, const char *why) {

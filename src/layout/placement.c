@@ -2,7 +2,14 @@
 #include "layout/placement.h"
 
 #define X(reduction, first, replicas, alone, matrices, doing)                                                \
-    {first, replicas, REDUCTION_##alone, matrices, doing},
+    {                                                                                                        \
+        first,                                                                                               \
+        ROLE_##replicas,                                                                                     \
+        ROLE_##replicas##_SHARDS,                                                                            \
+        ROLE_##replicas##_COPIES,                                                                            \
+        REDUCTION_##alone,                                                                                   \
+        matrices,                                                                                            \
+        doing},
 const ReductionInfo placement_reductions[NUM_REDUCTIONS] = {PLACEMENT_REDUCTIONS(X)};
 #undef X
 

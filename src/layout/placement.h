@@ -22,19 +22,20 @@ typedef struct {
 enum { NO_ROLE = NUM_ROLES };
 
 // A gradient is first summed over the ranks of `first`, at the end of a step, then over the `replicas`, which also
-// share its optimizer state. Without `first` it is final on a rank as soon as the last backward has passed it. Where
-// no other rank has the role `first`, the row `alone` holds instead. The order of rows is that of the regions of a
+// share its optimizer state: each of their instances (Grid.instances) has all shards of it. Without `first` it is final
+// on a rank as soon as the last backward has passed it. Where no other rank has the role `first`, the row `alone` holds
+// instead. The order of rows is that of the regions of a
 // chunk's memory (nn/params.h). MATRIX is WHOLE, apart from the others: matrices that an optimizer steps as wholes. So
 // is EXPERT_MATRIX of EXPERT. An expert's gradient holds the tokens of all ranks that share it over ep.
 //  reduction, first, replicas, alone, matrices, what a rank does in the first sum
 #define PLACEMENT_REDUCTIONS(X)                                                                              \
-    X(WHOLE, NO_ROLE, ROLE_REPLICAS, WHOLE, false, "")                                                       \
-    X(MATRIX, NO_ROLE, ROLE_REPLICAS, MATRIX, true, "")                                                      \
-    X(PARTIAL, ROLE_TENSOR, ROLE_REPLICAS, WHOLE, false, "sum of partial gradients over tp")                 \
-    X(PARTIAL_MATRIX, ROLE_TENSOR, ROLE_REPLICAS, MATRIX, true, "sum of partial gradients over tp")          \
-    X(TIED, ROLE_ENDS, ROLE_REPLICAS, TIED, false, "sum of tied gradients")                                  \
-    X(EXPERT, NO_ROLE, ROLE_EXPERT_REPLICAS, EXPERT, false, "")                                              \
-    X(EXPERT_MATRIX, NO_ROLE, ROLE_EXPERT_REPLICAS, EXPERT_MATRIX, true, "")
+    X(WHOLE, NO_ROLE, REPLICAS, WHOLE, false, "")                                                            \
+    X(MATRIX, NO_ROLE, REPLICAS, MATRIX, true, "")                                                           \
+    X(PARTIAL, ROLE_TENSOR, REPLICAS, WHOLE, false, "sum of partial gradients over tp")                      \
+    X(PARTIAL_MATRIX, ROLE_TENSOR, REPLICAS, MATRIX, true, "sum of partial gradients over tp")               \
+    X(TIED, ROLE_ENDS, REPLICAS, TIED, false, "sum of tied gradients")                                       \
+    X(EXPERT, NO_ROLE, EXPERT_REPLICAS, EXPERT, false, "")                                                   \
+    X(EXPERT_MATRIX, NO_ROLE, EXPERT_REPLICAS, EXPERT_MATRIX, true, "")
 
 #define X(reduction, first, replicas, alone, matrices, doing) REDUCTION_##reduction,
 typedef enum { PLACEMENT_REDUCTIONS(X) NUM_REDUCTIONS } Reduction;
@@ -43,6 +44,8 @@ typedef enum { PLACEMENT_REDUCTIONS(X) NUM_REDUCTIONS } Reduction;
 typedef struct {
     int first; // a Role or NO_ROLE
     Role replicas;
+    // Of the replicas those that keep all shards together, and those that keep the same one.
+    Role shards, copies;
     Reduction alone;
     bool matrices; // of matrices that an optimizer steps as wholes
     const char *doing;

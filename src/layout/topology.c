@@ -7,8 +7,8 @@
 const AxisInfo topology_axes[NUM_AXES] = {TOPOLOGY_AXES(X)};
 #undef X
 
-#define ON(axis)                        (1u << AXIS_##axis)
-#define X(role, name, view, axes, like) {name, view, axes, ROLE_##like},
+#define ON(axis)                              (1u << AXIS_##axis)
+#define X(role, name, view, axes, like, part) {name, view, axes, ROLE_##like, part},
 const RoleInfo topology_roles[NUM_ROLES] = {TOPOLOGY_ROLES(X)};
 #undef X
 #undef ON
@@ -74,9 +74,29 @@ static int group_runs(Grid grid, View view, unsigned axes, Run runs[NUM_AXES]) {
     return count;
 }
 
-int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks) {
-    Run runs[NUM_AXES];
-    int num_runs = group_runs(grid, view, axes, runs), count = 1;
+static int along_axes(Grid grid, unsigned axes) {
+    int count = 1;
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (axes & 1u << axis) count *= grid_along(grid, axis);
+    return count;
+}
+
+static int num_instances(Grid grid) { return grid.instances ? grid.instances : 1; }
+
+// The runs of a role. The axes of one that is a part make one run.
+static int role_runs(Grid grid, Role role, Run runs[NUM_AXES]) {
+    const RoleInfo *info = &topology_roles[role];
+    int count = group_runs(grid, info->view, info->axes, runs), n = num_instances(grid);
+    if (info->part == PART_WHOLE) return count;
+    CHECK(count <= 1 && along_axes(grid, info->axes) % n == 0, "%d instances", n);
+    if (!count) return 0;
+    if (info->part == PART_ACROSS) runs[0].stride *= runs[0].size / n, runs[0].size = n;
+    if (info->part == PART_INSTANCE) runs[0].size /= n;
+    return runs[0].size > 1;
+}
+
+static int ranks_of_runs(int rank, const Run *runs, int num_runs, int *ranks) {
+    int count = 1;
     ranks[0] = rank;
     for (int r = 0; r < num_runs; r++) ranks[0] -= rank / runs[r].stride % runs[r].size * runs[r].stride;
     for (int r = 0; r < num_runs; r++)
@@ -85,10 +105,27 @@ int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks) {
     return count;
 }
 
+int grid_group(Grid grid, int rank, View view, unsigned axes, int *ranks) {
+    Run runs[NUM_AXES];
+    return ranks_of_runs(rank, runs, group_runs(grid, view, axes, runs), ranks);
+}
+
+// Refuses instances that do not divide the replicas of all parameters.
+static Status check_instances(Grid grid) {
+    int dense = grid_count(grid, ROLE_REPLICAS), experts = grid_count(grid, ROLE_EXPERT_REPLICAS);
+    int n = num_instances(grid), fits = n < dense ? n : dense;
+    while (dense % fits || experts % fits) fits--;
+    if (fits == n) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--num-distributed-optimizer-instances %d does not divide the %d replicas of parameters%s: use %d", n,
+        dense, dense % n ? "" : ", or those of experts", fits);
+}
+
 Status grid_check(Grid grid) {
     int etp = grid_along(grid, AXIS_ETP), ep = grid_along(grid, AXIS_EP), pp = grid_along(grid, AXIS_PP);
     int ranks = grid_size(grid) / pp, fits = ep;
-    if (ranks % (etp * ep) == 0) return OK;
+    if (ranks % (etp * ep) == 0) return check_instances(grid);
     if (ranks % etp)
         return fail(
             ERR_CONFIG,
@@ -125,7 +162,8 @@ Topology topology_of(Grid grid, int rank) {
 static bool is_end(const Topology *t, int pp) { return pp == t->ends[0] || pp == t->ends[1]; }
 
 int topology_ranks(const Topology *t, Role role, int *ranks) {
-    int all = grid_group(t->grid, t->rank, topology_roles[role].view, topology_roles[role].axes, ranks);
+    Run runs[NUM_AXES];
+    int num_runs = role_runs(t->grid, role, runs), all = ranks_of_runs(t->rank, runs, num_runs, ranks);
     if (role != ROLE_ENDS) return all;
     int count = 0;
     for (int i = 0; i < all && is_end(t, t->place.at[AXIS_PP]); i++)
@@ -134,10 +172,9 @@ int topology_ranks(const Topology *t, Role role, int *ranks) {
 }
 
 int grid_count(Grid grid, Role role) {
-    int count = 1;
-    for (Axis axis = 0; axis < NUM_AXES; axis++)
-        if (topology_roles[role].axes & 1u << axis) count *= grid_along(grid, axis);
-    return count;
+    int count = along_axes(grid, topology_roles[role].axes);
+    if (topology_roles[role].part == PART_INSTANCE) return count / num_instances(grid);
+    return topology_roles[role].part == PART_ACROSS ? num_instances(grid) : count;
 }
 
 int topology_size(const Topology *t, Role role) {
@@ -151,7 +188,9 @@ int topology_rank(const Topology *t, Role role) {
     for (Axis axis = NUM_AXES; axis-- > 0;)
         if (topology_roles[role].axes & 1u << axis)
             number = number * grid_along(t->grid, axis) + t->place.at[axis];
-    return number;
+    int each = along_axes(t->grid, topology_roles[role].axes) / num_instances(t->grid);
+    if (topology_roles[role].part == PART_INSTANCE) return number % each;
+    return topology_roles[role].part == PART_ACROSS ? number / each : number;
 }
 
 bool topology_is_first(const Topology *t) { return t->place.at[AXIS_PP] == t->ends[0]; }
@@ -160,8 +199,8 @@ bool topology_is_last(const Topology *t) { return t->place.at[AXIS_PP] == t->end
 // The groups of a role are shifted copies of that of rank 0, so that one comparison will do.
 bool grid_same(Grid grid, Role a, Role b) {
     Run of_a[NUM_AXES], of_b[NUM_AXES];
-    int count = group_runs(grid, topology_roles[a].view, topology_roles[a].axes, of_a);
-    if (count != group_runs(grid, topology_roles[b].view, topology_roles[b].axes, of_b)) return false;
+    int count = role_runs(grid, a, of_a);
+    if (count != role_runs(grid, b, of_b)) return false;
     for (int r = 0; r < count; r++)
         if (of_a[r].stride != of_b[r].stride || of_a[r].size != of_b[r].size) return false;
     return true;

@@ -34,8 +34,11 @@ typedef struct {
 extern const AxisInfo topology_axes[NUM_AXES];
 
 // The number of ranks along each axis; 0 counts as 1. That of edp follows from the others and is never set.
+// `instances`: into how many parts of neighbours the replicas of parameters are divided, each of which has all shards
+// of what replicas cut; 0 counts as 1.
 typedef struct {
     int size[NUM_AXES];
+    int instances;
 } Grid;
 
 // An initialiser: t x d x p ranks.
@@ -53,7 +56,8 @@ int grid_along(Grid grid, Axis axis); // the number of ranks along an axis, at l
 int grid_size(Grid grid);             // the number of all ranks
 Place grid_place(Grid grid, int rank);
 int grid_rank(Grid grid, Place place); // reads the dense coordinates alone
-// Refuses a grid whose ranks do not divide into those of experts.   ERR_CONFIG says what would.
+// Refuses a grid whose ranks do not divide into those of experts, or whose replicas into instances.   ERR_CONFIG says
+// what would.
 Status grid_check(Grid grid);
 
 typedef struct {
@@ -64,21 +68,33 @@ PlaceName place_name(Grid grid, Place place); // "tp1 dp0 pp1"
 // ---- roles --------------------------------------------------------------------------------------
 
 // `name` is that of the role's group in messages. Two roles share one group where the second is `like` the first
-// and spans the same ranks of this grid.
-//  role, name, view, axes, like
-#define TOPOLOGY_ROLES(X)                                                                                    \
-    X(TENSOR, "tp", VIEW_DENSE, ON(TP), TENSOR)                /* the shares of a tensor */                  \
-    X(CONTEXT, "cp", VIEW_DENSE, ON(CP), CONTEXT)              /* the shares of a sequence */                \
-    X(DATA, "dp", VIEW_DENSE, ON(DP), DATA)                    /* other samples */                           \
-    X(REPLICAS, "dp-cp", VIEW_DENSE, ON(DP) | ON(CP), DATA)    /* the same dense parameters */               \
-    X(PIPELINE, "pp", VIEW_DENSE, ON(PP), PIPELINE)            /* the stages of a model */                   \
-    X(MODEL, "model", VIEW_DENSE, ON(TP) | ON(PP), MODEL)      /* one copy of the model */                   \
-    X(ENDS, "embedding", VIEW_DENSE, ON(PP), ENDS)             /* the first and the last stage of a model */ \
-    X(EXPERT_TENSOR, "etp", VIEW_EXPERTS, ON(ETP), TENSOR)     /* the shares of an expert's tensor */        \
-    X(EXPERT, "ep", VIEW_EXPERTS, ON(EP), EXPERT)              /* the experts of a layer */                  \
-    X(EXPERT_REPLICAS, "edp", VIEW_EXPERTS, ON(EDP), REPLICAS) /* the same experts */
+// and spans the same ranks of this grid. `part`: of the ranks that the axes span, those of the same instance, or one of
+// each instance (Grid.instances).
+typedef enum { PART_WHOLE, PART_INSTANCE, PART_ACROSS } RolePart;
 
-#define X(role, name, view, axes, like) ROLE_##role,
+//  role, name, view, axes, like, part
+#define TOPOLOGY_ROLES(X)                                                                                    \
+    X(TENSOR, "tp", VIEW_DENSE, ON(TP), TENSOR, PART_WHOLE)             /* the shares of a tensor */         \
+    X(CONTEXT, "cp", VIEW_DENSE, ON(CP), CONTEXT, PART_WHOLE)           /* the shares of a sequence */       \
+    X(DATA, "dp", VIEW_DENSE, ON(DP), DATA, PART_WHOLE)                 /* other samples */                  \
+    X(REPLICAS, "dp-cp", VIEW_DENSE, ON(DP) | ON(CP), DATA, PART_WHOLE) /* the same dense parameters */      \
+    X(PIPELINE, "pp", VIEW_DENSE, ON(PP), PIPELINE, PART_WHOLE)         /* the stages of a model */          \
+    X(MODEL, "model", VIEW_DENSE, ON(TP) | ON(PP), MODEL, PART_WHOLE)   /* one copy of the model */          \
+    X(ENDS, "embedding", VIEW_DENSE, ON(PP), ENDS, PART_WHOLE) /* the first and the last stage of a model */ \
+    X(EXPERT_TENSOR, "etp", VIEW_EXPERTS, ON(ETP), TENSOR,                                                   \
+      PART_WHOLE)                                             /* the shares of an expert's tensor */         \
+    X(EXPERT, "ep", VIEW_EXPERTS, ON(EP), EXPERT, PART_WHOLE) /* the experts of a layer */                   \
+    X(EXPERT_REPLICAS, "edp", VIEW_EXPERTS, ON(EDP), REPLICAS, PART_WHOLE) /* the same experts */            \
+    X(REPLICAS_SHARDS, "shards", VIEW_DENSE, ON(DP) | ON(CP), REPLICAS,                                      \
+      PART_INSTANCE) /* all shards of dense parameters */                                                    \
+    X(REPLICAS_COPIES, "copies", VIEW_DENSE, ON(DP) | ON(CP), REPLICAS,                                      \
+      PART_ACROSS) /* the same shard of them */                                                              \
+    X(EXPERT_REPLICAS_SHARDS, "edp-shards", VIEW_EXPERTS, ON(EDP), EXPERT_REPLICAS,                          \
+      PART_INSTANCE) /* all shards of experts */                                                             \
+    X(EXPERT_REPLICAS_COPIES, "edp-copies", VIEW_EXPERTS, ON(EDP), REPLICAS_COPIES,                          \
+      PART_ACROSS) /* the same shard of them */
+
+#define X(role, name, view, axes, like, part) ROLE_##role,
 typedef enum { TOPOLOGY_ROLES(X) NUM_ROLES } Role;
 #undef X
 
@@ -87,6 +103,7 @@ typedef struct {
     View view;
     unsigned axes; // 1 << AXIS_TP | ...
     Role like;
+    RolePart part;
 } RoleInfo;
 
 extern const RoleInfo topology_roles[NUM_ROLES];

@@ -98,7 +98,14 @@ bool params_keep_shards(const Params *params) { return params->sharding == SHARD
 
 bool params_units_apart(const Params *params) { return params->sharding >= SHARD_GRADIENTS; }
 
-static Role replicas_of(int region) { return placement_reductions[region % NUM_REDUCTIONS].replicas; }
+Role params_sharers(const Params *params, Reduction r) {
+    const ReductionInfo *info = &placement_reductions[r];
+    return params->sharding >= SHARD_OPTIMIZER ? info->shards : info->replicas;
+}
+
+static Role sharers_of(const Params *params, int region) {
+    return params_sharers(params, (Reduction)(region % NUM_REDUCTIONS));
+}
 
 static int region_of(const Param *p) { return (int)p->place.reduction + (p->frozen ? NUM_REDUCTIONS : 0); }
 
@@ -106,7 +113,7 @@ static bool is_flat(const Param *p) { return !p->tied_value && !p->spec.by_rule;
 
 // Sets the offsets of a chunk's parameters of one region from `begin` on; returns where the region ends.
 static int64_t lay_out(Params *params, int chunk, int region, Grid grid, int64_t begin) {
-    int64_t end = begin, whole = (int64_t)PARAM_ALIGNMENT * grid_count(grid, replicas_of(region));
+    int64_t end = begin, whole = (int64_t)PARAM_ALIGNMENT * grid_count(grid, sharers_of(params, region));
     bool rounded = region < NUM_REDUCTIONS || params_units_apart(params);
     for (int i = 0, unit = -1; i < params->count; i++) {
         Param *p = params->items[i];
@@ -146,7 +153,7 @@ static int64_t find_spans(Params *params, const Topology *topology, int chunk) {
         bool last = i + 1 == c->num_spans || c->spans[i + 1].region != s->region;
         s->count = (last ? c->region[s->region + 1] : c->spans[i + 1].begin) - s->begin;
         s->kept = kept;
-        kept += s->count / topology_size(topology, replicas_of(s->region));
+        kept += s->count / topology_size(topology, sharers_of(params, s->region));
     }
     return kept;
 }
@@ -159,7 +166,7 @@ static int64_t find_grads(const Params *params, const Topology *topology, ChunkP
         ParamSpan *s = &c->spans[i];
         if (s->region >= NUM_REDUCTIONS) continue;
         const ReductionInfo *info = &placement_reductions[s->region];
-        int replicas = topology_size(topology, info->replicas);
+        int replicas = topology_size(topology, sharers_of(params, s->region));
         s->grads_cut = params->cut_grads && info->first == NO_ROLE && !info->matrices && replicas > 1;
         s->grads = kept;
         kept += s->grads_cut ? s->count / replicas : s->count;
@@ -216,7 +223,7 @@ static int num_levels(const Params *params) {
 static void place_shard(const Params *params, const Topology *topology, Param *p) {
     const ChunkParams *c = &params->chunks[p->chunk];
     const ParamSpan *s = span_of(params, p);
-    Role role = replicas_of(s->region);
+    Role role = sharers_of(params, s->region);
     int64_t local = param_local_count(p), count = s->count / topology_size(topology, role);
     // Positions from the begin of the parameter's share on.
     int64_t shard = s->begin + count * topology_rank(topology, role) - p->offset, end = shard + count;

@@ -150,6 +150,9 @@ typedef struct {
 bool params_keep_shards(const Params *params);
 // Returns whether the parameters of a unit are apart from those of others, in each region.
 bool params_units_apart(const Params *params);
+// Returns the role of the replicas that add up a gradient first and cut what follows from it: all of them, or where
+// anything is cut those of one instance.
+Role params_sharers(const Params *params, Reduction reduction);
 // Returns the gradients of a region of a chunk: of one that is not cut.
 Tensor params_region_grads(const Params *params, int chunk, Reduction reduction);
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.

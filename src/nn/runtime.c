@@ -2,11 +2,22 @@
 #include "nn/runtime.h"
 #include "base/rank.h"
 #include "nn/recipes.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static void poll(void *world) { comm_poll(world); }
 static void watch(void *world, double waited_s) { comm_watch(world, waited_s); }
+
+static Status open_shared(Runtime *r, size_t bytes) {
+    char why[400];
+    Memory shared = comm_shared_memory(context_group(&r->context, ROLE_REPLICAS));
+    if (!bytes || arena_open(&r->shared, "shared", shared, bytes) == OK) return OK;
+    snprintf(why, sizeof why, "%s", fail_message());
+    return fail(
+        ERR_OS,
+        "%s: with --no-share-parameters each rank keeps shards of the parameters in memory of its own", why);
+}
 
 static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
     if (!memory) {
@@ -15,8 +26,7 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
         arena_open_measuring(&r->shared, "shared");
         return OK;
     }
-    Memory shared = comm_shared_memory(context_group(&r->context, ROLE_REPLICAS));
-    if (memory->shared) TRY(arena_open(&r->shared, "shared", shared, memory->shared));
+    TRY(open_shared(r, memory->shared));
     TRY(arena_open(&r->run, "run", device_memory(r->device), memory->run));
     return arena_open(&r->scratch, "scratch", device_memory(r->device), memory->scratch);
 }

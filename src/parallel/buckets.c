@@ -26,12 +26,12 @@ bool bucket_holds(const Bucket *b, const Params *params, int unit) {
     return false;
 }
 
-static int replicas_of(const Context *c, Reduction r) {
-    return context_ranks(c, placement_reductions[r].replicas);
+static int replicas_of(const Context *c, const Params *params, Reduction r) {
+    return context_ranks(c, params_sharers(params, r));
 }
 
-static int64_t bucket_size(const Context *c, Reduction r, int64_t elements) {
-    int64_t unit = (int64_t)PARAM_ALIGNMENT * replicas_of(c, r);
+static int64_t bucket_size(const Context *c, const Params *params, Reduction r, int64_t elements) {
+    int64_t unit = (int64_t)PARAM_ALIGNMENT * replicas_of(c, params, r);
     return elements < unit ? unit : elements / unit * unit;
 }
 
@@ -41,17 +41,20 @@ static int64_t num_buckets(const Context *c, const Params *params, int64_t eleme
     for (int chunk = 0; chunk < params->num_chunks && apart; chunk++) n += params->chunks[chunk].num_spans;
     for (int chunk = 0; chunk < params->num_chunks && !apart; chunk++)
         for (Reduction r = 0; r < NUM_REDUCTIONS; r++) {
-            const int64_t *region = params->chunks[chunk].region, size = bucket_size(c, r, elements);
+            const int64_t *region = params->chunks[chunk].region, size = bucket_size(c, params, r, elements);
             n += (region[r + 1] - region[r] + size - 1) / size;
         }
     return n;
 }
 
 static void add_bucket(Buckets *buckets, const Context *c, const Params *params, Bucket b) {
-    Role role = placement_reductions[b.reduction].replicas;
+    Role role = params_sharers(params, b.reduction), copies = placement_reductions[b.reduction].copies;
     b.group = context_group(c, role);
     b.replicas = context_ranks(c, role);
     b.replica = context_rank(c, role);
+    b.copies = params->sharding >= SHARD_OPTIMIZER ? context_ranks(c, copies) : 1;
+    b.copy = b.copies > 1 ? context_rank(c, copies) : 0;
+    b.copies_group = context_group(c, copies);
     b.deferred = placement_reductions[b.reduction].first != NO_ROLE;
     b.sharded = params->sharding >= SHARD_OPTIMIZER && b.replicas > 1;
     b.shard_count = b.sharded ? b.count / b.replicas : b.count;
@@ -65,7 +68,7 @@ static void add_bucket(Buckets *buckets, const Context *c, const Params *params,
 static void cut_region(Buckets *buckets, const Context *c, const Params *params, int chunk, Reduction r,
                        int64_t elements) {
     const int64_t *region = params->chunks[chunk].region;
-    int64_t size = bucket_size(c, r, elements), begin;
+    int64_t size = bucket_size(c, params, r, elements), begin;
     for (int64_t end = region[r + 1]; end > region[r]; end = begin) {
         begin = end - size > region[r] ? end - size : region[r];
         add_bucket(
@@ -94,7 +97,7 @@ static void cut_spans(Buckets *buckets, const Context *c, const Params *params, 
 Status buckets_create(Buckets *buckets, const Context *context, const Params *params, int64_t elements) {
     *buckets = (Buckets){0};
     for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
-        buckets->sharded |= params->sharding >= SHARD_OPTIMIZER && replicas_of(context, r) > 1;
+        buckets->sharded |= params->sharding >= SHARD_OPTIMIZER && replicas_of(context, params, r) > 1;
     int64_t n = num_buckets(context, params, elements);
     CHECK(n <= INT32_MAX, "%lld buckets", (long long)n);
     buckets->items = calloc((size_t)n + 1, sizeof *buckets->items);

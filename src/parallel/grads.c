@@ -12,8 +12,8 @@ static ReduceOp sum_of(const GradReducer *r) { return r->tree ? REDUCE_TREE : RE
 static Status check_sums(const GradReducer *r) {
     for (int i = 0; i < r->buckets->count; i++) {
         const Bucket *b = &r->buckets->items[i];
-        if (b->replicas > 1)
-            TRY(comm_can_reduce(b->group, r->params->chunks[b->chunk].grads.dtype, sum_of(r)));
+        if (b->replicas > 1) TRY(comm_can_reduce(b->group, F32, sum_of(r)));
+        if (b->copies > 1) TRY(comm_can_reduce(b->copies_group, F32, sum_of(r)));
     }
     return OK;
 }
@@ -135,6 +135,18 @@ static void sum_all_first(const GradReducer *r) {
     for (Reduction reduction = 0; reduction < NUM_REDUCTIONS; reduction++) sum_first(r, reduction);
 }
 
+static void sum_over_instances(GradReducer *r) {
+    Stream *stream = r->context->stream;
+    for (int i = 0; i < r->buckets->count; i++) {
+        const Bucket *b = &r->buckets->items[i];
+        if (b->copies > 1)
+            r->reducing[i] =
+                comm_all_reduce_start(b->copies_group, stream, bucket_grads(r->params, b), sum_of(r));
+    }
+    for (int i = 0; i < r->buckets->count; i++)
+        if (r->reducing[i]) comm_wait(r->buckets->items[i].copies_group, stream, &r->reducing[i]);
+}
+
 static void sum_over_replicas(GradReducer *r) {
     for (int i = 0; i < r->buckets->count; i++)
         if (r->buckets->items[i].deferred && r->buckets->items[i].replicas > 1) post_bucket(r, i);
@@ -146,6 +158,7 @@ static void sum_over_replicas(GradReducer *r) {
         begin_bucket(r, i);
     }
     if (r->grad_window) grad_window_finish(r->grad_window);
+    sum_over_instances(r);
 }
 
 void grad_reducer_finish(GradReducer *r) {

@@ -111,7 +111,7 @@ static double cost_of(const Optimizer *o, const Param *p) {
 // Gives the matrices of each parameter to the replica that has least to do so far: alike on all replicas, which hold
 // the same ones.
 static Status divide_work(Optimizer *o, Reduction reduction) {
-    int replicas = context_ranks(o->context, placement_reductions[reduction].replicas);
+    int replicas = context_ranks(o->context, params_sharers(o->params, reduction));
     double *load = calloc((size_t)replicas, sizeof *load);
     if (!load) return fail(ERR_OS, "no memory for the work of %d replicas", replicas);
     for (int i = 0; i < o->params->count; i++) {
@@ -312,9 +312,9 @@ static void orthogonalise_own(const Optimizer *o) {
     const Context *c = o->context;
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
-        const ReductionInfo *info = &placement_reductions[p->place.reduction];
-        if (p->chunk < 0 || !info->matrices) continue;
-        if (o->muon->owner[i] == context_rank(c, info->replicas))
+        Reduction reduction = p->place.reduction;
+        if (p->chunk < 0 || !placement_reductions[reduction].matrices) continue;
+        if (o->muon->owner[i] == context_rank(c, params_sharers(o->params, reduction)))
             step_param(o, i);
         else
             device_zero(c->device, c->stream, p->grad);

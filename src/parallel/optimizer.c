@@ -19,7 +19,7 @@ static OpSegment owned_piece(const Bucket *b, const Param *p) {
 
 // True when this rank adds its piece of a parameter to the norm: of the owners that hold the same piece, one does.
 static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
-    bool first_replica = b->sharded || !o->all_own || b->replica == 0;
+    bool first_replica = !o->all_own || (b->copy == 0 && (b->sharded || b->replica == 0));
     return !p->spec.tied_to && p->place.first && first_replica;
 }
 
@@ -124,8 +124,8 @@ static OwnedPart owned_part(const Optimizer *o, int bucket, int piece) {
                        .m = piece_of(shard->m, at),
                        .v = piece_of(shard->v, at),
                        .ema = piece_of(shard->ema, at),
-                       .copies = b->sharded ? 1 : b->replicas,
-                       .copy = b->sharded ? 0 : b->replica};
+                       .copies = b->copies * (b->sharded ? 1 : b->replicas),
+                       .copy = b->sharded ? b->copy : b->copy * b->replicas + b->replica};
 }
 
 Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {

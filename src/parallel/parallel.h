@@ -14,8 +14,10 @@ typedef struct {
     int chunk;
     Reduction reduction;              // of its region
     bool frozen;                      // its parameters are: it has values alone
-    Comm *group;                      // the replicas, borrowed
+    Comm *group;                      // the replicas, or with shards those of one instance, borrowed
     int replicas, replica;            // the number of ranks in the group, and this rank's number among them
+    Comm *copies_group;               // with shards the ranks of all instances with the same shard, borrowed
+    int copies, copy;                 // the same of this group
     int64_t begin, count;             // elements
     int num_units;                    // that it holds values of
     bool deferred;                    // its gradients are complete only at the end of the step
@@ -145,7 +147,8 @@ void grad_window_finish(GradWindow *window);
 
 // ---- gradients and weights over data parallelism --------------------------------------------------
 
-// Sums gradients over their replicas, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place. With
+// Sums gradients over their replicas, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place, and
+// where there are several instances an all-reduce of the shards over them at the end of the step. With
 // `overlap` a bucket is posted once all units that it holds are finished (UnitWatch.finish), else when its chunk is
 // complete (REDUCE_GRADS). Deferred buckets come last, after the first sum of their reduction. With `tree` the sum over
 // replicas goes on in the tree of their leaves (Params.leaves), so that the number of replicas changes no bit; then it

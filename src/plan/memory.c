@@ -80,6 +80,13 @@ typedef struct {
     double moment; // of `optimizer`: the second moment, which Muon does not keep
 } State;
 
+// trireme keeps whole gradients where several microbatches add to them, or the halves of split backwards in turn.
+static bool cuts_gradients(const CostModel *costs, const ParallelConfig *c) {
+    bool once = parallel_config_microbatches(c) == 1 || c->reduce_every;
+    return c->zero_stage >= 2 &&
+           (!costs->stack->is_trireme || (once && !parallel_config_kind(c)->splits_backward));
+}
+
 // Of parameters of which `role` has replicas.
 static State state_of(const CostModel *costs, const ParallelConfig *c, Role role) {
     const Stack *stack = costs->stack;
@@ -92,7 +99,7 @@ static State state_of(const CostModel *costs, const ParallelConfig *c, Role role
     if (c->dtype == BF16) gradient += costs->constants.bf16_sum_bytes, cut -= costs->constants.bf16_sum_bytes;
     gradient = fmax(gradient, 0), cut = fmax(cut, 0);
     return (State){.weight = c->zero_stage >= 3 ? weight / shares : weight,
-                   .gradient = c->zero_stage >= 2 ? gradient / shares : gradient,
+                   .gradient = cuts_gradients(costs, c) ? gradient / shares : gradient,
                    .optimizer = c->zero_stage >= 1 ? cut / shares : cut,
                    .moment = c->zero_stage >= 1 ? 4 / shares : 4};
 }
@@ -210,7 +217,7 @@ static double head_bytes(const CostModel *costs, const ModelShape *m, const Para
 }
 
 // Messages to and from the neighbours; a gathered input of sequence parallelism; keys and values in transit over cp;
-// with zero stage 3, two gathered layers.
+// with zero stage 3, two gathered layers; trireme's window of the gradients of two layers, where it cuts gradients.
 static double buffer_bytes(const Sizes *s) {
     const ModelShape *m = s->model;
     const ParallelConfig *c = s->config;
@@ -220,6 +227,8 @@ static double buffer_bytes(const Sizes *s) {
     if (grid_along(c->grid, AXIS_CP) > 1)
         bytes += 4 * e * tokens_of(m, c) * model_groups(m) * m->head_size / grid_along(c->grid, AXIS_TP);
     if (c->zero_stage >= 3) bytes += 2 * e * (s->parameters[PART_LAYER] + s->experts);
+    if (s->costs->stack->is_trireme && cuts_gradients(s->costs, c))
+        bytes += 2 * 4 * (s->parameters[PART_LAYER] + s->experts);
     return bytes;
 }
 

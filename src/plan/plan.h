@@ -35,6 +35,8 @@ typedef struct {
     FactorFormat factors;   // of the products of linear layers; but for FACTORS_WHOLE the type is BF16
     bool sequence_parallel; // needs t > 1
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
+    bool
+        reduce_every; // trireme, from zero stage 2 on: it sums the gradients of each microbatch, as other programs do
     // Set from the stack, unless a row or the user says otherwise.
     bool scatter_gather, overlap_gradients, overlap_tensor;
     // The kind of GPU device on which trireme's own step is recorded and measured; NULL: operations as all programs

@@ -188,11 +188,12 @@ static double over_replicas(const CostModel *costs, const ParallelConfig *config
 
 // The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
 // optimizer they are reduce-scattered during the backward, and parameters gathered during the forward. Zero stage 2
-// scatters after each microbatch, trireme once; zero stage 3 also gathers for each forward and each backward.
+// scatters after each microbatch, trireme once unless it is asked to; zero stage 3 also gathers for each forward and
+// each backward.
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                                 Held held) {
     int zero = config->zero_stage;
-    bool again = zero > 1 && !costs->stack->is_trireme; // each microbatch
+    bool again = zero > 1 && (!costs->stack->is_trireme || config->reduce_every); // each microbatch
     double forward = 0, backward = 0, count = again || zero > 2 ? 1 : schedule_kind_window(s->kind, &s->spec);
     double bytes = gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;

@@ -28,6 +28,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .schedule_costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
                         .scatter_gather = c->scatter_gather,
                         .sharding = (Sharding)c->zero_stage,
+                        .reduce_every = c->reduce_every,
                         .overlap_gradients = c->overlap_gradients,
                         .adam = {0.9, 0.999, 1e-8, 1.0},
                         .muon = c->muon,

@@ -251,6 +251,7 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     if (c->zero_stage == SHARD_OPTIMIZER) put(to, "--use-distributed-optimizer");
     if (c->zero_stage > SHARD_OPTIMIZER)
         put(to, "--data-parallel-sharding-strategy %s", sharding_names[c->zero_stage]);
+    if (c->reduce_every) put(to, "--reduce-grads-every-microbatch");
     if (c->muon.iterations) put(to, "--optimizer muon");
     if (c->muon.iterations) put(to, "--muon-num-ns-steps %d", c->muon.iterations);
     if (c->overlap_gradients) put(to, "--overlap-grad-reduce");

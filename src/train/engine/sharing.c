@@ -4,14 +4,14 @@
 
 // With one microbatch no other order of sums follows. The halves of a split backward add to all units in turn.
 bool engine_cuts_gradients(const EngineSpec *spec) {
-    return spec->sharding >= SHARD_GRADIENTS && grid_count(spec->grid, ROLE_REPLICAS) > 1 &&
+    return spec->sharding >= SHARD_GRADIENTS && grid_count(spec->grid, ROLE_REPLICAS_SHARDS) > 1 &&
            (spec->num_microbatches == 1 || spec->reduce_every) &&
            !schedule_kind(spec->schedule)->splits_backward;
 }
 
-// Returns whether the replicas of every parameter are the same ranks, and more than one.
+// Returns whether the replicas of every parameter are the same ranks, more than one, and of one instance.
 static bool has_one_set_of_replicas(Grid grid) {
-    bool one = grid_count(grid, ROLE_REPLICAS) > 1;
+    bool one = grid_count(grid, ROLE_REPLICAS) > 1 && grid_count(grid, ROLE_REPLICAS_COPIES) == 1;
     for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
         one &= grid_same(grid, placement_reductions[r].replicas, ROLE_REPLICAS);
     return one;

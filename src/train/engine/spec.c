@@ -358,6 +358,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .preference = options_preference(o),
     };
     spec->grid.size[AXIS_CP] = shape->cp;
+    spec->grid.instances = o->num_distributed_optimizer_instances;
     spec->grid.size[AXIS_EP] = o->expert_model_parallel_size;
     spec->grid.size[AXIS_ETP] =
         o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
