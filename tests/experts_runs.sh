@@ -64,8 +64,9 @@ if check "losses of routers are metrics, alike on every grid; loads are of each 
         grep -q "^trireme_$name{" losses.prom || complain "no $name for Prometheus"
     done
     cmp -s <(metric lm_loss plain) <(metric lm_loss losses) && complain "losses of routers train nothing"
-    train few "${experts[@]}" --moe-expert-capacity-factor 1 --moe-input-jitter-eps 0.01
-    train few4 "${experts[@]}" --moe-expert-capacity-factor 1 --moe-input-jitter-eps 0.01 --ranks 4 --tp 2 --sequence-parallel
+    few=(--moe-expert-capacity-factor 1 --moe-input-jitter-eps 0.01 --moe-shared-expert-gate)
+    train few "${experts[@]}" "${few[@]}"
+    train few4 "${experts[@]}" "${few[@]}" --ranks 4 --tp 2 --sequence-parallel
     expect_close few few4
     [[ $(metric expert_dropped few) == "$(metric expert_dropped few4)" && $(metric expert_dropped few | head -1) == 0.* ]] ||
         complain "dropped: $(metric expert_dropped few) and $(metric expert_dropped few4)"

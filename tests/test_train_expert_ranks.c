@@ -158,6 +158,7 @@ static void expect_loads(const double *got, const double *want, double room, con
 static RunPlan plan_with_losses(const Where *at, bool by_sequence, double *loads) {
     RunPlan plan = plan_on(at, "cpu");
     plan.spec.mode.router = (RouterTraining){.balance = 0.5f, .z = 0.01f, .by_sequence = by_sequence};
+    plan.spec.shape.shared_gate = by_sequence;
     plan.finished = keep_loads, plan.self = loads;
     return plan;
 }

@@ -23,15 +23,29 @@ typedef struct {
     bool sigmoid, pre_softmax;
     int groups, open_groups, topk, shared;
     RouterTraining router;
+    bool gate;
 } Form;
 
 static const Form forms[] = {
-    {"softmax after the choice", false, false, 0, 0, 2, 8, {.z = 0}},
-    {"softmax before the choice", false, true, 0, 0, 3, 0, {.z = 0}},
-    {"sigmoids in groups", true, false, 2, 1, 2, 8, {.z = 0}},
-    {"a loss of each microbatch", false, false, 0, 0, 2, 8, {.balance = 0.5f}},
-    {"losses of each sequence", false, true, 0, 0, 3, 0, {.balance = 0.5f, .z = 0.1f, .by_sequence = true}},
-    {"a capacity", false, false, 0, 0, 2, 8, {.capacity = 1}},
+    {"softmax after the choice", false, false, 0, 0, 2, 8, {.z = 0}, false},
+    {"softmax before the choice", false, true, 0, 0, 3, 0, {.z = 0}, false},
+    {"sigmoids in groups", true, false, 2, 1, 2, 8, {.z = 0}, false},
+    {"a loss of each microbatch", false, false, 0, 0, 2, 8, {.balance = 0.5f}, false},
+    {"losses of each sequence",
+     false,
+     true,
+     0,
+     0,
+     3,
+     0,
+     {.balance = 0.5f, .z = 0.1f, .by_sequence = true},
+     false},
+    {.name = "a gate of shared experts",
+     .topk = 2,
+     .shared = 8,
+     .router = {.balance = 0.5f, .jitter = 0.1f, .capacity = 1},
+     .gate = true},
+    {"a capacity", false, false, 0, 0, 2, 8, {.capacity = 1}, false},
     {"a capacity by position, jitter",
      false,
      true,
@@ -39,8 +53,9 @@ static const Form forms[] = {
      0,
      3,
      0,
-     {.balance = 0.5f, .capacity = 1.1f, .by_position = true, .jitter = 0.2f}},
-    {"losses of sigmoids", true, false, 2, 1, 2, 8, {.balance = 0.5f, .z = 0.1f}},
+     {.balance = 0.5f, .capacity = 1.1f, .by_position = true, .jitter = 0.2f},
+     false},
+    {"losses of sigmoids", true, false, 2, 1, 2, 8, {.balance = 0.5f, .z = 0.1f}, false},
 };
 
 static EngineSpec spec_of_form(const Form *form) {
@@ -52,6 +67,7 @@ static EngineSpec spec_of_form(const Form *form) {
     s->router_scale = 1.5f, s->init_std = 0.2f, s->seed = 77; // no choice changes within a step
     spec.device = "reference";
     spec.mode.router = form->router;
+    s->shared_gate = form->gate;
     spec.mode.microbatch = 2, spec.num_microbatches = 1;
     return spec;
 }
@@ -130,7 +146,7 @@ static Status check_form(Comm *world, void *arg) {
         }
         free(gradients[i]);
     }
-    EXPECT(checked == (form->shared ? 12 : 8), "%d parameters", checked);
+    EXPECT(checked == (form->shared ? 12 : 8) + 2 * form->gate, "%d parameters", checked);
     free(gradients);
     run_batch_free(&batch);
     engine_close(engine);

@@ -322,7 +322,7 @@ static Status check_experts(const ModelShape *s, const char *what) {
                       : s->experts % s->router_groups == 0 && s->router_open_groups > 0 &&
                             s->router_open_groups <= s->router_groups &&
                             s->experts_topk <= s->router_open_groups * (s->experts / s->router_groups);
-    if (s->router_bias && !s->router_sigmoid) groups = false;
+    if ((s->router_bias && !s->router_sigmoid) || (s->shared_gate && !s->shared_ffn)) groups = false;
     bool right = s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0 && groups &&
                  !(s->experts_layers & ~all) && (!s->experts_period || s->experts_layers);
     bool none =

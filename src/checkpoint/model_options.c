@@ -176,6 +176,10 @@ static void add_experts(Rows *rows, const ModelShape *s) {
     add_row(rows, "moe_layer_freq", FIXED, "%s", text_string(&layers));
     add_size(rows, "moe_ffn_hidden_size", FIXED, has, s->expert_ffn);
     add_size(rows, "moe_shared_expert_intermediate_size", FIXED, s->shared_ffn > 0, s->shared_ffn);
+    add_row(rows, "moe_shared_expert_gate", FIXED, "%s",
+            !s->shared_ffn   ? ""
+            : s->shared_gate ? "true"
+                             : "false");
     add_size(rows, "moe_router_topk", FIXED, has, s->experts_topk);
     add_row(rows, "moe_router_score_function", FIXED, "%s",
             !has                ? ""

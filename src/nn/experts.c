@@ -19,6 +19,7 @@ typedef struct {
     int experts;           // E
     MlpActivation activation;
     Linear shared_in, shared_out; // without weights: there are no shared experts
+    Router gate;                  // of these; without a weight: there is none
 } Experts;
 
 // Rows T' are this rank's, T those that it gives to its part of the experts; n = T * k pairs.
@@ -28,7 +29,10 @@ typedef struct {
     Tensor all_weights;      // F32 [T, k]: the weights of all T rows
     Tensor positions, order; // I32 [T, k], [1, n]
     ExpertsKept kept;
-    Tensor shared_inner, shared_core; //
+    Tensor shared_inner, shared_core;
+    // Of a gate: its weights, the output of the shared experts [T', H], and the place of each row, which is its own.
+    Routing gate;
+    Tensor shared_out, rows, gate_order; // I32 [T', 1], [1, T']
 } ExpertsStash;
 
 // ---- declaration ------------------------------------------------------------------------------------------
@@ -76,6 +80,7 @@ static void declare(const Builder *b, int layer, void *self) {
     m->weights.fc2 =
         declare_weights(b, layer, "mlp.experts.linear_fc2", s->hidden, s->expert_ffn, output_stddev(s), cols);
     if (s->shared_ffn) declare_shared(b, layer, m);
+    if (s->shared_gate) m->gate = router_declare_gate(b, layer);
 }
 
 // ---- rows of the tensor ranks that share each expert --------------------------------------------------------
@@ -145,6 +150,11 @@ static void take_stash(const SublayerArgs *a, Tensor x) {
                                   m->shared_in.weight->value.rows, x.dtype);
     s->shared_core = tensor_take(a->arena, "activation output of shared experts", tokens,
                                  m->shared_out.weight->value.cols, x.dtype);
+    if (!m->gate.weight) return;
+    routing_take(c, &m->gate, a->microbatch, &s->gate, a->arena, x.rows);
+    s->shared_out = tensor_take(a->arena, "output of shared experts", x.rows, x.cols, x.dtype);
+    s->rows = tensor_take(a->arena, "numbers of rows", x.rows, 1, I32);
+    s->gate_order = tensor_take(a->arena, "rows in order", 1, x.rows, I32);
 }
 
 static void route(const SublayerArgs *a, Tensor x) {
@@ -221,6 +231,44 @@ static Tensor sorted_rows(const SublayerArgs *a, Tensor x, bool needed) {
     return rows;
 }
 
+// y = the shared experts' output times the sigmoid of the gate.
+static void gate_forward(const SublayerArgs *a, Tensor x, Tensor y) {
+    Context *c = a->context;
+    const Experts *m = a->self;
+    const ExpertsStash *s = a->stash;
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor counts = tensor_take(c->scratch, "number of rows", 1, 1, I32);
+    router_choose(c, &m->gate, a->microbatch, x, &s->gate);
+    sort_pairs(
+        c->device, c->stream,
+        (SortPairs){
+            .experts = s->gate.experts, .order = s->gate_order, .positions = s->rows, .counts = counts});
+    combine_rows(c->device, c->stream,
+                 (CombineRows){.x = s->shared_out, .positions = s->rows, .weights = s->gate.weights, .y = y});
+    arena_release(c->scratch, mark);
+}
+
+// Returns the gradient of the shared experts' output, in scratch memory, and adds that of x through the gate to dx.
+static Tensor gate_gradient(const SublayerArgs *a, Tensor dout, Tensor dx) {
+    Context *c = a->context;
+    const Experts *m = a->self;
+    const ExpertsStash *s = a->stash;
+    Tensor dshared =
+        tensor_take(c->scratch, "gradient of shared experts' output", dout.rows, dout.cols, dout.dtype);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor dweights = tensor_take(c->scratch, "gradient of gate", dout.rows, 1, F32);
+    combine_backward(c->device, c->stream,
+                     (CombineBackward){.dy = dout,
+                                       .x = s->shared_out,
+                                       .positions = s->rows,
+                                       .weights = s->gate.weights,
+                                       .dx = dshared,
+                                       .dweights = dweights});
+    if (dx.data) router_gradient(c, &m->gate, a->microbatch, &s->gate, s->branch.norm.y, dweights, dx);
+    arena_release(c->scratch, mark);
+    return dshared;
+}
+
 // Adds what the shared experts make of x.
 static void shared_forward(const SublayerArgs *a, Tensor x, Tensor out) {
     Context *c = a->context;
@@ -229,7 +277,8 @@ static void shared_forward(const SublayerArgs *a, Tensor x, Tensor out) {
     Tensor own = tensor_take(c->scratch, "output of shared experts", out.rows, out.cols, out.dtype);
     column_linear_forward(c, &m->shared_in, NULL, x, s->shared_inner, false);
     activation_forward(c, &m->activation, s->shared_inner, (Tensor){0}, s->shared_core);
-    row_linear_forward(c, &m->shared_out, NULL, s->shared_core, own);
+    row_linear_forward(c, &m->shared_out, NULL, s->shared_core, m->gate.weight ? s->shared_out : own);
+    if (m->gate.weight) gate_forward(a, x, own);
     add(c->device, c->stream, (Add){.x = own, .y = out});
 }
 
@@ -304,6 +353,7 @@ static void shared_gradient(const SublayerArgs *a, Tensor dout, Tensor dx) {
     const ExpertsStash *s = a->stash;
     Tensor own = {0}, dcore = {0};
     ArenaMark mark = arena_mark(c->scratch);
+    if (m->gate.weight) dout = gate_gradient(a, dout, dx);
     if (dx.data) {
         own = tensor_take(c->scratch, "gradient of shared experts' input", dx.rows, dx.cols, dx.dtype);
         dcore = tensor_take(c->scratch, "gradient of activation output", s->shared_core.rows,
@@ -349,12 +399,13 @@ static int64_t weights_of(const ModelShape *s, int64_t width) {
 
 static ParamCount parameters(const ModelShape *s) {
     return (ParamCount){.cut = s->experts * weights_of(s, s->expert_ffn) + weights_of(s, s->shared_ffn),
-                        .whole = branch_norm_parameters(s) + (int64_t)s->experts * s->hidden};
+                        .whole =
+                            branch_norm_parameters(s) + (s->experts + s->shared_gate) * (int64_t)s->hidden};
 }
 
 static double flops(const ModelShape *s) {
     return 2.0 * (double)(s->experts_topk * weights_of(s, s->expert_ffn) + weights_of(s, s->shared_ffn) +
-                          (int64_t)s->experts * s->hidden);
+                          (s->experts + s->shared_gate) * (int64_t)s->hidden);
 }
 
 // As if each expert were cut over all tensor ranks.
@@ -378,6 +429,10 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
         double both = shared * (double)activation_inputs(s, 1);
         out[n++] = (StashTerm){"shared experts' fc1 output", both, both, false};
         out[n++] = (StashTerm){"shared activation output", shared, shared, false};
+        if (s->shared_gate)
+            out[n++] =
+                (StashTerm){"shared experts' output", e * rows * s->hidden, e * rows * s->hidden, false};
+        if (s->shared_gate) out[n++] = (StashTerm){"routing, fp32", 0, 20 * rows, true};
     }
     out[n++] = (StashTerm){"mlp dropout mask", rows * s->hidden, 0, false};
     return n;

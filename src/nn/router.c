@@ -11,14 +11,18 @@ static Param *declare_bias(const Builder *b, int layer) {
     return params_declare(b->params, spec);
 }
 
-Router router_declare(const Builder *b, int layer) {
-    const ModelShape *s = b->shape;
-    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, "weight");
-    spec.rows = s->experts, spec.cols = s->hidden;
-    spec.init = INIT_NORMAL, spec.stddev = s->init_std;
+static Param *declare_weight(const Builder *b, int layer, const char *part, const char *name, int64_t rows) {
+    ParamSpec spec = builder_spec(b, part_name(layer, part).text, name);
+    spec.rows = rows, spec.cols = b->shape->hidden;
+    spec.init = INIT_NORMAL, spec.stddev = b->shape->init_std;
     spec.decay = true;
     spec.reduction = builder_row_reduction(b);
-    Param *weight = params_declare(b->params, spec);
+    return params_declare(b->params, spec);
+}
+
+Router router_declare(const Builder *b, int layer) {
+    const ModelShape *s = b->shape;
+    Param *weight = declare_weight(b, layer, "mlp.router", "weight", s->experts);
     return (Router){.weight = weight,
                     .bias = s->router_bias ? declare_bias(b, layer) : NULL,
                     .rules = {.topk = s->experts_topk,
@@ -32,10 +36,18 @@ Router router_declare(const Builder *b, int layer) {
                     .experts = s->experts};
 }
 
+Router router_declare_gate(const Builder *b, int layer) {
+    return (Router){.weight = declare_weight(b, layer, "mlp.shared_experts", "gate_weight", 1),
+                    .rules = {.topk = 1, .sigmoid = true},
+                    .layer = layer,
+                    .is_gate = true,
+                    .experts = 1};
+}
+
 // ---- losses ---------------------------------------------------------------------------------------------------
 
-static bool has_losses(const Context *c, const Microbatch *mb) {
-    return mb->training && (c->mode.router.balance > 0 || c->mode.router.z > 0);
+static bool has_losses(const Context *c, const Router *r, const Microbatch *mb) {
+    return !r->is_gate && mb->training && (c->mode.router.balance > 0 || c->mode.router.z > 0);
 }
 
 // Rows of counts: a loss is of each sequence, or of all of a microbatch together.
@@ -119,8 +131,8 @@ static void drop(Context *c, const Router *r, const Microbatch *mb, const Routin
 
 // ---- jitter -----------------------------------------------------------------------------------------------------
 
-static bool has_jitter(const Context *c, const Microbatch *mb) {
-    return mb->training && c->mode.router.jitter > 0;
+static bool has_jitter(const Context *c, const Router *r, const Microbatch *mb) {
+    return !r->is_gate && mb->training && c->mode.router.jitter > 0;
 }
 
 // y = x times the random factors of its elements.
@@ -136,7 +148,7 @@ static void apply_jitter(Context *c, const Router *r, const Microbatch *mb, Tens
 
 // What the router reads of x: scratch memory, or x itself.
 static Tensor router_input(Context *c, const Router *r, const Microbatch *mb, Tensor x) {
-    if (!has_jitter(c, mb)) return x;
+    if (!has_jitter(c, r, mb)) return x;
     Tensor y = tensor_take(c->scratch, "router input", x.rows, x.cols, x.dtype);
     apply_jitter(c, r, mb, x, y);
     return y;
@@ -150,9 +162,9 @@ void routing_take(const Context *c, const Router *r, const Microbatch *mb, Routi
     routing->weights = tensor_take(arena, "expert weights", rows, r->rules.topk, F32);
     routing->experts = tensor_take(arena, "experts of tokens", rows, r->rules.topk, I32);
     routing->kept = routing->experts;
-    if (router_drops(c, mb))
+    if (!r->is_gate && router_drops(c, mb))
         routing->kept = tensor_take(arena, "experts that keep tokens", rows, r->rules.topk, I32);
-    if (has_losses(c, mb))
+    if (has_losses(c, r, mb))
         routing->counts = tensor_take(arena, "tokens of experts", num_counts(c, mb), r->experts, F32);
 }
 
@@ -170,8 +182,8 @@ void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, 
                                    .experts = routing->experts,
                                    .rules = r->rules});
     arena_release(c->scratch, mark);
-    if (router_drops(c, mb)) drop(c, r, mb, routing);
-    if (has_losses(c, mb)) make_losses(c, r, mb, routing);
+    if (!r->is_gate && router_drops(c, mb)) drop(c, r, mb, routing);
+    if (has_losses(c, r, mb)) make_losses(c, r, mb, routing);
 }
 
 // The gradient of the weight is small enough for the input half.
@@ -187,7 +199,7 @@ void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Ro
                                .counts = routing->counts,
                                .dlogits = dlogits,
                                .rules = r->rules};
-    if (has_losses(c, mb)) {
+    if (has_losses(c, r, mb)) {
         backward.balance = (float)((double)(training->balance * mb->router_scale) * balance_factor(c, r, mb));
         backward.z = (float)((double)(training->z * mb->router_scale) / num_tokens(c, mb));
     }
@@ -202,7 +214,7 @@ void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Ro
                         .accumulate = sum.adds});
     }
     matmul(c->device, c->stream, (Matmul){.a = dlogits, .b = r->weight->value, .d = own});
-    if (has_jitter(c, mb)) apply_jitter(c, r, mb, own, own);
+    if (has_jitter(c, r, mb)) apply_jitter(c, r, mb, own, own);
     add(c->device, c->stream, (Add){.x = own, .y = dx});
     arena_release(c->scratch, mark);
 }

@@ -12,6 +12,7 @@ typedef struct {
     RouterRules rules;
     int layer, experts;
     RngKey jitter;
+    bool is_gate; // of one expert, which every token goes to: without losses, capacity and jitter
 } Router;
 
 // What is kept of a microbatch.
@@ -23,6 +24,8 @@ typedef struct {
 } Routing;
 
 Router router_declare(const Builder *builder, int layer);
+// The gate of the shared experts: their output is multiplied by the sigmoid of a logit of the token.
+Router router_declare_gate(const Builder *builder, int layer);
 // Takes what is kept of x [T', H] from `arena`, which may be the scratch memory.
 void routing_take(const Context *context, const Router *router, const Microbatch *microbatch,
                   Routing *routing, Arena *arena, int64_t rows);

@@ -129,6 +129,7 @@ static void add_experts(Command *to, const ModelShape *m) {
     put(to, "--num-experts %d --moe-router-topk %d --moe-ffn-hidden-size %d", m->experts, m->experts_topk,
         m->expert_ffn);
     if (m->shared_ffn) put(to, "--moe-shared-expert-intermediate-size %d", m->shared_ffn);
+    if (m->shared_gate) put(to, "--moe-shared-expert-gate");
     if (m->router_sigmoid) put(to, "--moe-router-score-function sigmoid");
     if (m->router_pre_softmax) put(to, "--moe-router-pre-softmax");
     if (m->router_bias) put(to, "--moe-router-enable-expert-bias");

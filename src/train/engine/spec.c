@@ -129,6 +129,8 @@ ModelShape options_model(const Options *o, int vocabulary) {
         .shared_ffn = has_experts && o->moe_shared_expert_intermediate_size != INT_UNSET
                           ? o->moe_shared_expert_intermediate_size
                           : 0,
+        .shared_gate =
+            has_experts && o->moe_shared_expert_gate && o->moe_shared_expert_intermediate_size != INT_UNSET,
         .router_sigmoid = has_experts && !strcmp(o->moe_router_score_function, "sigmoid"),
         .router_pre_softmax = has_experts && o->moe_router_pre_softmax,
         .router_bias = has_experts && o->moe_router_enable_expert_bias,
