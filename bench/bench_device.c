@@ -161,7 +161,7 @@ static void products_table(Bench *b, const Products *p) {
 static void bench_attention(Bench *b, const char *label, float probability, int64_t groups, bool keeps) {
     ArenaMark mark = arena_mark(&b->arena);
     int64_t width = HIDDEN + 2 * groups * 64;
-    AttentionShape shape = {1, TOKENS, 12, groups, 64, 0, 0, 0};
+    AttentionShape shape = {1, TOKENS, 12, groups, 64, 0, 0, 0, 0, 0};
     Dropout dropout = {.key = {{1, 2}}, .probability = probability, .samples = 1};
     double product = 2.0 * TOKENS * TOKENS * HIDDEN;
     char text[64];
@@ -246,7 +246,7 @@ static void bench_norm(Bench *b) {
 static void bench_rotary(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
     int64_t positions = TOKENS / b->share;
-    AttentionShape shape = {8, positions, 12, 4, 64, 0, 0, 0};
+    AttentionShape shape = {8, positions, 12, 4, 64, 0, 0, 0, 0, 0};
     Tensor qkv = values(b, 8 * positions, 20 * 64), table = floats(b, positions, 64);
     bytes_row(b, "rotary", OP_ROTARY, &(Rotary){table, qkv, shape, false}, 2 * 0.8 * bytes_of(qkv));
     arena_release(&b->arena, mark);

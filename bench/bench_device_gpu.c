@@ -132,7 +132,7 @@ static void bench_attention(Bench *b, const char *label, float probability) {
     const Model *m = b->model;
     int64_t rows = m->batch * m->sequence, size = m->hidden / m->heads,
             width = (m->heads + 2 * m->groups) * size;
-    AttentionShape shape = {m->batch, m->sequence, m->heads, m->groups, size, 0, 0, 0};
+    AttentionShape shape = {m->batch, m->sequence, m->heads, m->groups, size, 0, 0, 0, 0, 0};
     Dropout dropout = {.key = rng_key(1, "dropout", 0), .probability = probability, .samples = m->batch};
     char name[80];
     Tensor qkv = values(b, rows, width), out = values(b, rows, m->hidden), dout = values(b, rows, m->hidden);
@@ -236,7 +236,7 @@ static void bench_rotary(Bench *b) {
     ArenaMark mark = arena_mark(&b->arena);
     const Model *m = b->model;
     int64_t size = m->hidden / m->heads, width = (m->heads + 2 * m->groups) * size;
-    AttentionShape shape = {8, m->elements / m->hidden / 8, m->heads, m->groups, size, 0, 0, 0};
+    AttentionShape shape = {8, m->elements / m->hidden / 8, m->heads, m->groups, size, 0, 0, 0, 0, 0};
     Tensor qkv = values(b, shape.batch * shape.sequence, width), table = floats(b, shape.sequence, size);
     for (int i = 0; turn(b, i); i++) rotary(b->device, b->stream, (Rotary){table, qkv, shape, false});
     bytes_row(b, "rotary");

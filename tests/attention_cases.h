@@ -41,7 +41,7 @@ static Tensor documents_of(Fixture *b, int64_t samples, int64_t sequence) {
 }
 
 static void run_attention(Fixture *b, const int64_t *n, float p) {
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], n[5], 0, 0};
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], n[5], 0, 0, 0, 0};
     int64_t rows = n[0] * n[1], width = n[2] * n[4], qkv_width = (n[2] + 2 * n[3]) * n[4];
     Tensor qkv = normals(b, rows, qkv_width), out = output(b, "out", tensor(b, rows, width));
     Tensor stats = output(b, "stats", tensor_f32(b, n[0] * n[2], n[1])), stored = {0};
@@ -78,7 +78,7 @@ static void run_attention(Fixture *b, const int64_t *n, float p) {
 
 static void run_cached(Fixture *b, const int64_t *n, float p) {
     (void)p;
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0, 0, 0};
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0, 0, 0, 0, 0};
     int64_t rows = n[0] * n[1], so_far = n[0] * (n[5] + n[1]), size = n[4];
     Tensor sinks = optional(b, n[6] & SINKS, 1, n[2]);
     Tensor qkv = normals(b, rows, (n[2] + 2 * n[3]) * size);

@@ -225,13 +225,58 @@ static inline ModelShape deepseek3(void) {
     return s;
 }
 
+// Layers with experts: in all layers, beside a dense one, with weights over all experts.
+static inline ModelShape mixtral(void) {
+    ModelShape s = llama();
+    s.experts = 3, s.experts_topk = 2, s.expert_ffn = s.ffn = 20;
+    return s;
+}
+
+static inline ModelShape qwen3_moe(void) {
+    ModelShape s = qwen3();
+    s.experts = 3, s.experts_topk = 2, s.expert_ffn = 20;
+    s.experts_period = 2, s.experts_layers = 2;
+    return s;
+}
+
+static inline ModelShape olmoe(void) {
+    ModelShape s = mixtral();
+    s.qk_norm = QK_NORM_ALL, s.router_pre_softmax = true;
+    return s;
+}
+
+// All experts of a layer in one tensor, with gate and up together.
+static inline ModelShape granite_moe(void) {
+    ModelShape s = granite();
+    s.experts = 3, s.experts_topk = 2, s.expert_ffn = s.ffn = 20;
+    return s;
+}
+
+static inline ModelShape deepseek2_lite(void) {
+    ModelShape s = deepseek2();
+    s.experts = 4, s.experts_topk = 3, s.expert_ffn = 12, s.shared_ffn = 24, s.router_pre_softmax = true;
+    s.router_scale = 1.5f, s.router_groups = s.router_open_groups = 2, s.experts_period = 2,
+    s.experts_layers = 2;
+    return s;
+}
+
+// Experts are chosen by sigmoids with biases.
+static inline ModelShape deepseek3_moe(void) {
+    ModelShape s = deepseek3();
+    s.experts = 4, s.experts_topk = 2, s.expert_ffn = s.shared_ffn = 12,
+    s.router_sigmoid = s.router_bias = true;
+    s.router_scale = 2.5f, s.router_groups = 2, s.router_open_groups = 1;
+    return s;
+}
+
 typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {
-    gpt2,       untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
-    wide_heads, attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
-    qwen3,      smollm3,          phi3,       olmo2,      gemma2,         gemma3,
-    neox,       stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
-    deepseek3};
+    gpt2,         untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
+    wide_heads,   attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
+    qwen3,        smollm3,          phi3,       olmo2,      gemma2,         gemma3,
+    neox,         stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
+    deepseek3,    mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite,
+    deepseek3_moe};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

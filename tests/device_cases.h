@@ -147,7 +147,7 @@ static void run_norm_joined(Fixture *b, const int64_t *n, float p) {
 
 static void run_rotary(Fixture *b, const int64_t *n, float p) {
     (void)p;
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0, 0, 0};
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0, 0, 0, 0, 0};
     Tensor qkv = output(b, "qkv", normals(b, n[0] * n[1], (n[2] + 2 * n[3]) * n[4]));
     rotary(b->device, b->stream, (Rotary){angles(b, n[1], n[5]), qkv, shape, n[6]});
 }

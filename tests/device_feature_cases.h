@@ -17,7 +17,7 @@ static void run_soft_cap(Fixture *b, const int64_t *n, float p) {
 
 // p: the ranks of which this one is; 0: each head by itself. n[5]: dx is new 0, over dy 1, over qkv 2; n[6]: the offset.
 static void run_qk_norm(Fixture *b, const int64_t *n, float p) {
-    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0, 0, 0};
+    AttentionShape shape = {n[0], n[1], n[2], n[3], n[4], 0, 0, 0, 0, 0};
     int64_t rows = n[0] * n[1], cols = (n[2] + 2 * n[3]) * n[4];
     int ranks = (int)p;
     float offset = (float)n[6];

@@ -51,6 +51,56 @@ if check "a checkpoint goes on on another number of expert ranks, and brings its
         timeout 60 "$trireme" $verb >verb.log 2>&1 || complain "$verb: $(tail -1 verb.log)"
     done
 fi
+if check "losses of routers are metrics, alike on every grid; loads are of each layer"; then
+    losses=(--moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.001)
+    train plain "${experts[@]}" --num-experts 8
+    train losses "${experts[@]}" "${losses[@]}" --tensorboard-dir board --metrics-prom losses.prom
+    train losses4 "${experts[@]}" "${losses[@]}" --ranks 4 --tp 2 --sequence-parallel --expert-model-parallel-size 2
+    expect_close losses losses4
+    for name in load_balancing_loss z_loss expert_load_max expert_load_entropy; do
+        paste <(metric "$name" losses) <(metric "$name" losses4) | awk '
+            { d = ($1 - $2) / $1; if (NF != 2 || d > 1e-3 || d < -1e-3) bad = 1 } END { exit bad || NR != 6 }' ||
+            complain "$name differs: $(metric "$name" losses) and $(metric "$name" losses4)"
+        grep -q "^trireme_$name{" losses.prom || complain "no $name for Prometheus"
+    done
+    cmp -s <(metric lm_loss plain) <(metric lm_loss losses) && complain "losses of routers train nothing"
+    train few "${experts[@]}" --moe-expert-capacity-factor 1 --moe-input-jitter-eps 0.01
+    train few4 "${experts[@]}" --moe-expert-capacity-factor 1 --moe-input-jitter-eps 0.01 --ranks 4 --tp 2 --sequence-parallel
+    expect_close few few4
+    [[ $(metric expert_dropped few) == "$(metric expert_dropped few4)" && $(metric expert_dropped few | head -1) == 0.* ]] ||
+        complain "dropped: $(metric expert_dropped few) and $(metric expert_dropped few4)"
+    [[ -z $(metric z_loss plain) ]] || complain "a loss that is not trained is written"
+    grep -q '"layer": 3, "load_max": [1-8]' losses.jsonl || complain "layers: $(tail -1 losses.jsonl)"
+    grep -q "experts/layer_1/load_entropy" board/* || complain "no layers in TensorBoard's files"
+fi
+if check "biases of experts follow loads, and are saved, in bf16 too"; then
+    biases=("${experts[@]}" --moe-router-score-function sigmoid --moe-router-enable-expert-bias
+        --moe-router-bias-update-rate 0.01 --virtual-data-parallel 8 --bf16)
+    train bias "${biases[@]}" --save bias --save-interval 3 --ema-decay 0.9
+    train unbiased "${biases[@]}" --moe-router-bias-update-rate 0
+    cmp -s <(metric lm_loss bias) <(metric lm_loss unbiased) && complain "biases change nothing"
+    rm -r bias/step-00000006
+    train on "${biases[@]}" --ema-decay 0.9 --ranks 2 --expert-model-parallel-size 2 --load bias --save again
+    [[ $(metric lm_loss bias | tail -3) == "$(metric lm_loss on)" ]] ||
+        complain "losses differ: $(metric lm_loss bias | tail -3) and $(metric lm_loss on)"
+    timeout 60 "$trireme" evaluate --load again --data-path documents >verb.log 2>&1 || complain "evaluate: $(tail -1 verb.log)"
+fi
+if check "experts that are copies of an MLP compute what it does"; then
+    dense=("${no_evaluation[@]}" --train-iters 4 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
+        --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights)
+    train dense "${dense[@]}" --save dense
+    timeout 60 "$trireme" import dense --save copies --upcycle 4 --upcycle-topk 3 >import.log 2>&1 || complain "$(cat import.log)"
+    train further "${dense[@]}" --load dense --finetune --train-iters 1
+    train copies1 "${dense[@]}" --load copies --finetune --train-iters 1
+    train copies2 "${dense[@]}" --load copies --finetune --train-iters 1 --ranks 2 --expert-model-parallel-size 2
+    expect_close further copies1
+    expect_close further copies2
+    grep -q "load_max" copies2.jsonl || complain "no experts were trained"
+    timeout 60 "$trireme" import copies --save twice --upcycle 4 >import.log 2>&1 && complain "experts of experts"
+    grep -q "has experts already" import.log || complain "$(cat import.log)"
+    timeout 60 "$trireme" import dense --save twice --upcycle 4 --upcycle-topk 5 >import.log 2>&1
+    [[ $? == 78 && $(cat import.log) == *"use 4 or less"* ]] || complain "$(cat import.log)"
+fi
 # refused CODE WORDS OPTION...
 refused() {
     local code=$1 words=$2 status
@@ -67,7 +117,11 @@ if check "what cannot be is refused before work starts, with a value that can"; 
     refused 78 "--moe-router-topk 9 is more than --num-experts 8" --moe-router-topk 9
     refused 78 "does not divide into --moe-router-num-groups 3" --moe-router-num-groups 3 --moe-router-group-topk 1
     refused 78 "or add --sequence-parallel" --ranks 4 --tp 2 --expert-tensor-parallel-size 1
+    refused 78 "needs --moe-router-score-function sigmoid" --moe-router-enable-expert-bias
     refused 78 "--moe-layer-freq 'x'" --moe-layer-freq x
-    refused 78 "--moe-aux-loss-coeff" --moe-aux-loss-coeff 0.1
+    refused 78 "per token" --audit-interval 2 --moe-aux-loss-coeff 0.1 --calculate-per-token-loss
+    refused 64 "[1,65536]" --moe-expert-capacity-factor 0.9
+    refused 78 "needs --context-parallel-size 1" --moe-expert-capacity-factor 1 --ranks 2 --context-parallel-size 2
+    refused 64 "--moe-router-load-balancing-type" --moe-router-load-balancing-type some
 fi
 finish

@@ -1,6 +1,7 @@
 // A model of a Hugging Face folder on any grid, for other programs to compare with: the gradients of a batch, then ten
 // steps of AdamW.
-//   family_steps FOLDER OUT T P D WAY     WAY: plain, or words joined by '+': sequence, selective, full, sharded, zb
+//   family_steps FOLDER OUT T P D WAY     WAY: plain, or words joined by '+': sequence, selective, full, sharded, zb,
+//                                         ep (the replicas share the experts of a layer)
 // Prints the tokens of each sample, one more than the model reads, then "loss norm" of each step as hexadecimal. Rank 0 writes OUT-gradients.safetensors and OUT-weights.safetensors,
 // after the last step, with the names and shapes of the folder. Its batch is run_token's: microbatch k of a step is
 // sample k, and all steps read the same.
@@ -31,7 +32,7 @@ static void gather(Engine *engine, Comm *world, float **whole, bool gradients) {
         comm_barrier(world);
         for (int i = 0; turn == comm_rank(world) && i < params->count; i++) {
             const Param *p = params->items[i];
-            if (p->chunk < 0 || p->spec.tied_to) continue;
+            if (p->chunk < 0 || p->spec.tied_to || (gradients && p->spec.by_rule)) continue;
             float *local = calloc((size_t)tensor_count(p->value), sizeof *local);
             CHECK(local, "no memory for %s", p->spec.name);
             device_download(c->device, c->stream, local, gradients ? p->grad : p->value);
@@ -73,8 +74,8 @@ static Status write_tensors(const Job *job, const ModelShape *shape, const Param
     CHECK(tensors, "no memory for %d tensors", m.num_tensors);
     for (int i = 0; i < m.num_tensors; i++) {
         const TheirTensor *t = &m.tensors[i];
-        tensors[i] = (SafeTensor){.name = t->name, .type = FILE_F32, .ndim = t->is_vector ? 1 : 2};
-        tensors[i].shape[0] = t->rows, tensors[i].shape[1] = t->cols;
+        tensors[i] = (SafeTensor){.name = t->name, .type = FILE_F32};
+        tensors[i].ndim = tensor_shape(t, tensors[i].shape);
     }
     TRY(safetensors_create(&writer, path, tensors, m.num_tensors, NULL, 0));
     for (int i = 0; i < m.num_tensors; i++) {
@@ -156,7 +157,9 @@ static Status run(Comm *world, void *arg) {
 int main(int argc, char **argv) {
     if (argc != 7) return ERR_USAGE;
     Grid grid = GRID(atoi(argv[3]), atoi(argv[5]), atoi(argv[4]));
-    Job job = {.folder = argv[1], .out = argv[2], .way = argv[6], .grid = grid};
+    Job job = {.folder = argv[1], .out = argv[2], .way = argv[6]};
+    if (has(&job, "ep")) grid.size[AXIS_EP] = grid_along(grid, AXIS_DP);
+    job.grid = grid;
     job.whole = calloc(4096, sizeof *job.whole);
     if (!job.whole) return ERR_OS;
     CommOptions options = {

@@ -134,7 +134,7 @@ static inline void run_backward(Share *s, int step) {
             const ParamUnit *u = &s->params.units[unit];
             if (s->params.items[u->first]->chunk != chunk) continue;
             for (int i = u->end - 1; i >= u->first; i--) fill_gradient(s, s->params.items[i], step);
-            watch.finish(watch.self, unit);
+            watch.finish(watch.self, unit, true);
             comm_poll(s->runtime.world);
         }
         grad_reducer_start(&s->reducer, chunk);

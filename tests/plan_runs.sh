@@ -79,6 +79,32 @@ if check "products of 8 and 4 bits that cannot be are refused"; then
 fi
 
 # Time and cost are the step's, and constraints are kept.
+experts=(--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --swiglu --disable-bias-linear --num-experts 64
+    --moe-router-topk 8 --moe-ffn-hidden-size 1024 --vocab-size 50304 --seq-length 4096 --max-position-embeddings 4096
+    --gpus 64 --global-batch-size 512 --machine gb200-nvl72)
+if check "models with experts are planned"; then
+    answer moe "${experts[@]}"
+    says moe "megatron-bridge-experts: over 85 measured runs"
+    says moe "--moe-ffn-hidden-size 1024"
+    answer even "${experts[@]}" --tp 1 --pp 1 --mbs 1 --expert-model-parallel-size 8 --json
+    answer uneven "${experts[@]}" --tp 1 --pp 1 --mbs 1 --expert-model-parallel-size 8 --expert-imbalance 2 --json
+    says even '"ep": 8'
+    for part in experts step_s; do
+        awk -v a="$(number even $part)" -v b="$(number uneven $part)" 'BEGIN { exit !(a > 0 && b > a) }' ||
+            complain "twice the tokens on a rank: $part $(number uneven $part), not above $(number even $part)"
+    done
+    refused 78 "ep = 3 does not divide the 64 experts: use 2" "${experts[@]}" --tp 1 --pp 1 --mbs 1 \
+        --expert-model-parallel-size 3
+    refused 64 "--expert-imbalance: 0.5 is not allowed here" "${experts[@]}" --expert-imbalance 0.5
+fi
+if check "of a run's time a share is training"; then
+    need answer_best
+    answer derated "${question[@]}" --tokens 300B --price 2.10 --goodput 0.5
+    says derated "50 % of it training"
+    days() { sed -n 's/^  time  *\([0-9.]*\) days.*/\1/p' "$1.out"; }
+    [[ $(awk "BEGIN { print int($(days derated) / $(days best) * 100 + 0.5) }") == 200 ]] ||
+        complain "half of it training takes $(days derated) days, all of it $(days best)"
+fi
 answer_json() { answer json "${question[@]}" --tokens 300B --price 2.10 --json; }
 if check "time and cost are the step's"; then
     need answer_json
@@ -223,6 +249,12 @@ if check "rows are predicted with the constants of the stack"; then
     says rows "stack megatron-lm-2021, constants as in its file"
     says rows "n 6: MAPE"
 fi
+if check "rows of a program that is not known are predicted with another, with a word"; then
+    sed 's/megatron-lm-2021/mine/' rows.csv >mine.csv
+    answer unknown --rows mine.csv
+    says unknown "stack megatron-lm-2022, constants as in its file"
+    says unknown 'own, "mine", is not known: this one is for such runs on dgx-a100-80gb; --stack takes another'
+fi
 if check "rows are predicted with one left out"; then
     answer loo --rows rows.csv --loo
     says loo "free constants, leave one out: MAPE"
@@ -342,6 +374,8 @@ refuse 64 "--global-batch-size is required" --model gpt3-175b --gpus 8 --machine
 refuse 64 "there are" "${question[@]}" --stack nobody
 refuse 64 "such as 300B" "${question[@]}" --tokens 300X
 refuse 64 "such as 300B" "${question[@]}" --tokens -3B
+refuse 64 "a share above 0 and up to 1 is expected, such as 0.9" "${question[@]}" --tokens 3B --goodput 1.5
+refuse 66 "neither a share above 0 and up to 1 nor a run's ledger" "${question[@]}" --tokens 3B --goodput none
 refuse 64 "(0,)" "${question[@]}" --price 0
 refuse 64 "not word" "${question[@]}" word
 refuse 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7

@@ -34,6 +34,12 @@ typedef struct {
     double checksum[4];
 } RunResult;
 
+// An initialiser of a Grid: c ranks for each sequence, d for samples.
+#define CUT_GRID(c, d)                                                                                       \
+    {                                                                                                        \
+        .size = { [AXIS_CP] = (c), [AXIS_DP] = (d) }                                                         \
+    }
+
 // A GPT of `layers` layers small enough for thousands of steps; dropout on.
 EngineSpec run_spec(Grid grid, const char *schedule, int num_chunks, int layers, int global_batch);
 // Makes its batches pairs, with a loss of preferences.

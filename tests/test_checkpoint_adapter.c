@@ -26,7 +26,8 @@ static double change(const AdapterKind *kind, const SafeTensor *t, int64_t row, 
 }
 
 static bool is_linear(const char *name) {
-    return !strstr(name, "norm") && !strstr(name, ".ln_") && !strstr(name, "bias") &&
+    bool experts = strstr(name, "experts.") || strstr(name, "mlp.gate.") || strstr(name, "_moe.");
+    return !experts && !strstr(name, "norm") && !strstr(name, ".ln_") && !strstr(name, "bias") &&
            (strstr(name, ".h.") || strstr(name, "layers."));
 }
 

@@ -76,7 +76,7 @@ static void rounded(void) {
                      inside(again.text, "model.safetensors").text);
     ModelSource *source;
     float wanted[MAX_ELEMENTS], found[4];
-    WeightSpec head = {"output_layer.weight", 67, 32, false, false};
+    WeightSpec head = {.name = "output_layer.weight", .rows = 67, .cols = 32};
     fill(&head, 1, wanted);
     EXPECT_OK(model_source_open(&source, bf16.text, -1));
     EXPECT(!strcmp(model_source_info(source)->dtype, "bf16"), "%s", model_source_info(source)->dtype);
@@ -84,6 +84,27 @@ static void rounded(void) {
     for (int i = 0; i < 4; i++)
         EXPECT(found[i] == bf16_to_f32(bf16_of_f32(wanted[2 * 32 + 3 + i])), "element %d", i);
     model_source_close(source);
+}
+
+// Biases by which experts are chosen stay fp32 among 16 bits.
+static void whole_biases(void) {
+    ModelShape shape = deepseek3_moe();
+    Path save = path_of("biases"), bf16 = inside(save.text, "bf16"), back = inside(save.text, "back");
+    const char *name = "decoder.layers.1.mlp.router.expert_bias";
+    WeightSpec bias = {.rows = 1, .cols = shape.experts};
+    float wanted[4], found[4];
+    snprintf(bias.name, sizeof bias.name, "%s", name);
+    fill(&bias, 1, wanted);
+    make_checkpoint(save.text, &shape, 7, 1);
+    export_to(save.text, bf16.text, FILE_BF16);
+    import_to(bf16.text, back.text);
+    for (int i = 0; i < 2; i++) {
+        ModelSource *source;
+        EXPECT_OK(model_source_open(&source, i ? back.text : bf16.text, -1));
+        EXPECT_OK(model_source_read(source, name, (Rect){0, 0, 1, 4}, found, 4));
+        EXPECT(!memcmp(wanted, found, sizeof found), "rounded in %s", model_source_path(source));
+        model_source_close(source);
+    }
 }
 
 // ---- where others look ------------------------------------------------------------------------------------
@@ -106,7 +127,8 @@ static void gpt2_layout(void) {
     ModelShape shape = gpt2();
     Path save = path_of("layout_gpt2"), folder = inside(save.text, "hf");
     float qkv[MAX_ELEMENTS];
-    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32, true, false};
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 96, 32,
+                         .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
     export_to(save.text, folder.text, FILE_F32);
@@ -130,8 +152,9 @@ static void llama_layout(void) {
     ModelShape shape = llama();
     Path save = path_of("layout_llama"), folder = inside(save.text, "hf");
     float qkv[MAX_ELEMENTS], fc1[MAX_ELEMENTS];
-    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32, true, false};
-    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32, true, false};
+    WeightSpec weight = {"decoder.layers.0.self_attention.linear_qkv.weight", 64, 32,
+                         .is_hidden_matrix = true};
+    WeightSpec inner = {"decoder.layers.0.mlp.linear_fc1.weight", 128, 32, .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     fill(&inner, 5, fc1);
     make_checkpoint(save.text, &shape, 7, 5);
@@ -150,6 +173,40 @@ static void llama_layout(void) {
         }
     EXPECT(element(file, "model.layers.0.mlp.gate_proj.weight", 40 * 32 + 7) == fc1[40 * 32 + 7], "gate");
     EXPECT(element(file, "model.layers.0.mlp.up_proj.weight", 40 * 32 + 7) == fc1[(64 + 40) * 32 + 7], "up");
+    safetensors_close(file);
+}
+
+// Each expert has tensors of its own; ours has all gates and ups one after the other, by expert.
+static void experts_layout(void) {
+    ModelShape shape = olmoe(), other = mixtral();
+    enum { F = 20, H = 32, LAST = 2 };
+    Path save = path_of("layout_experts"), folder = inside(save.text, "hf"),
+         second = path_of("layout_mixtral");
+    float fc1[MAX_ELEMENTS], fc2[MAX_ELEMENTS];
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H,
+                        .is_hidden_matrix = true};
+    WeightSpec outer = {"decoder.layers.1.mlp.experts.linear_fc2.weight", 3 * H, F, .is_hidden_matrix = true};
+    fill(&inner, 5, fc1);
+    fill(&outer, 5, fc2);
+    make_checkpoint(save.text, &shape, 7, 5);
+    export_to(save.text, folder.text, FILE_F32);
+    Safetensors *file;
+    EXPECT_OK(safetensors_open(&file, inside(folder.text, "model.safetensors").text));
+    EXPECT(safetensors_find(file, "model.layers.1.mlp.gate.weight"), "no router");
+    EXPECT(!safetensors_find(file, "model.layers.1.mlp.experts.3.gate_proj.weight"), "a fourth expert");
+    int64_t gate = (LAST * 2 * F + 7) * H + 9, up = gate + F * H, down = (LAST * H + 7) * F + 9;
+    EXPECT(element(file, "model.layers.1.mlp.experts.2.gate_proj.weight", 7 * H + 9) == fc1[gate], "gate");
+    EXPECT(element(file, "model.layers.1.mlp.experts.2.up_proj.weight", 7 * H + 9) == fc1[up], "up");
+    EXPECT(element(file, "model.layers.1.mlp.experts.2.down_proj.weight", 7 * F + 9) == fc2[down], "down");
+    safetensors_close(file);
+    make_checkpoint(second.text, &other, 7, 5);
+    export_to(second.text, inside(second.text, "hf").text, FILE_F32);
+    EXPECT_OK(safetensors_open(&file, inside(second.text, "hf/model.safetensors").text));
+    EXPECT(element(file, "model.layers.1.block_sparse_moe.experts.2.w1.weight", 7 * H + 9) == fc1[gate],
+           "w1");
+    EXPECT(element(file, "model.layers.1.block_sparse_moe.experts.2.w3.weight", 7 * H + 9) == fc1[up], "w3");
+    EXPECT(element(file, "model.layers.1.block_sparse_moe.experts.2.w2.weight", 7 * F + 9) == fc2[down],
+           "w2");
     safetensors_close(file);
 }
 
@@ -179,7 +236,8 @@ static void llama_gguf(void) {
     ModelShape shape = llama();
     Path save = path_of("gguf_llama");
     float qkv[MAX_ELEMENTS], row[32];
-    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32, true, false};
+    WeightSpec weight = {"decoder.layers.1.self_attention.linear_qkv.weight", 64, 32,
+                         .is_hidden_matrix = true};
     fill(&weight, 5, qkv);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
@@ -199,6 +257,35 @@ static void llama_gguf(void) {
         }
     gguf_read(file, v, (8 + 3) * 32, 32, row);
     EXPECT(!memcmp(row, qkv + our_row(&shape, 1, 2, 0, 3) * 32, sizeof row), "a value");
+    gguf_close(file);
+}
+
+// All experts of a layer are one tensor there, of three dimensions; the router stays in fp32.
+static void experts_gguf(void) {
+    ModelShape shape = mixtral();
+    enum { F = 20, H = 32 };
+    Path save = path_of("gguf_experts");
+    float fc1[MAX_ELEMENTS], row[H];
+    WeightSpec inner = {"decoder.layers.1.mlp.experts.linear_fc1.weight", 3 * 2 * F, H,
+                        .is_hidden_matrix = true};
+    fill(&inner, 5, fc1);
+    make_checkpoint(save.text, &shape, 7, 5);
+    Gguf *file = export_gguf_to(save.text, "f32.gguf", GGUF_F32);
+    EXPECT(gguf_string_is(gguf_find(file, "general.architecture"), "llama"), "the architecture");
+    EXPECT(number(file, "llama.expert_count") == 3 && number(file, "llama.expert_used_count") == 2 &&
+               number(file, "llama.feed_forward_length") == F,
+           "metadata");
+    const GgufTensor *up = gguf_tensor(file, "blk.1.ffn_up_exps.weight");
+    CHECK(up && gguf_tensor(file, "blk.1.ffn_down_exps.weight"), "tensors are missing");
+    EXPECT(up->ndim == 3 && up->dims[0] == H && up->dims[1] == F && up->dims[2] == 3, "the shape of ups");
+    gguf_read(file, up, (2 * F + 7) * H, H, row);
+    EXPECT(!memcmp(row, fc1 + (2 * 2 * F + F + 7) * H, sizeof row), "a row of the last expert's up");
+    gguf_close(file);
+    file = export_gguf_to(save.text, "q8.gguf", GGUF_Q8_0);
+    const GgufTensor *router = gguf_tensor(file, "blk.0.ffn_gate_inp.weight"),
+                     *gate = gguf_tensor(file, "blk.0.ffn_gate_exps.weight");
+    CHECK(router && gate, "tensors are missing");
+    EXPECT(router->type == GGML_F32 && gate->type == GGML_Q8_0, "types");
     gguf_close(file);
 }
 
@@ -306,7 +393,7 @@ static void quantised_gguf(void) {
     shape.ffn = 72;
     Path save = path_of("gguf_gpt2");
     float whole[MAX_ELEMENTS], row[32];
-    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32, true, false};
+    WeightSpec weight = {"embedding.word_embeddings.weight", 67, 32, .is_hidden_matrix = true};
     fill(&weight, 5, whole);
     make_checkpoint(save.text, &shape, 7, 5);
     Gguf *file = export_gguf_to(save.text, "q8.gguf", GGUF_Q8_0);
@@ -331,9 +418,12 @@ static void quantised_gguf(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"round_trips", round_trips},
                                       {"rounded", rounded},
+                                      {"whole_biases", whole_biases},
                                       {"gpt2_layout", gpt2_layout},
                                       {"llama_layout", llama_layout},
+                                      {"experts_layout", experts_layout},
                                       {"llama_gguf", llama_gguf},
+                                      {"experts_gguf", experts_gguf},
                                       {"scaled_gguf", scaled_gguf},
                                       {"quantised_gguf", quantised_gguf},
                                       {"companions_stay", companions_stay},

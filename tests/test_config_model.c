@@ -8,33 +8,45 @@
 static double weights_of(const Options *o) {
     double h = o->hidden_size, head = o->kv_channels, heads = o->num_attention_heads;
     double attention = h * head * (2 * heads + 2 * o->shape.query_groups);
-    double mlp = (o->swiglu || o->geglu ? 3.0 : 2.0) * h * o->ffn_hidden_size;
+    double matrices = o->swiglu || o->geglu ? 3 : 2, mlp = matrices * h * o->ffn_hidden_size;
+    if (o->num_experts != INT_UNSET) mlp = o->num_experts * (matrices * h * o->shape.expert_width + h);
     double tables = o->vocab_size * h * (o->untie_embeddings_and_output_weights ? 2 : 1);
     if (!strcmp(o->position_embedding_type, "learned_absolute")) tables += o->max_position_embeddings * h;
     return o->num_layers * (attention + mlp) + tables;
+}
+
+// The weights that a name says, in full where it rounds them to one digit or says those that a token uses, too.
+static double weights_said(const char *name) {
+    static const struct {
+        const char *name;
+        double weights;
+    } others[] = {{"llama3.2-1b", 1.24e9},     {"llama3.2-3b", 3.21e9},    {"gemma2-2b", 2.61e9},
+                  {"mixtral-8x7b", 46.7e9},    {"mixtral-8x22b", 140.6e9}, {"qwen3-30b-a3b", 30.5e9},
+                  {"qwen3-235b-a22b", 235.1e9}};
+    char *unit;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i].name)) return others[i].weights;
+    double said = strtod(strrchr(name, '-') + 1, &unit);
+    return said * (*unit == 'm' ? 1e6 : 1e9);
 }
 
 // Law: every row resolves, and has about as many weights as its name says.
 static void presets_are_what_they_say(void) {
     for (int i = 0; i < num_model_presets; i++) {
         const ModelPreset *model = &model_presets[i];
-        char line[128], *unit;
+        char line[128];
         snprintf(line, sizeof line, "--model %s --mbs 1", model->name);
         Options o = {0};
         EXPECT_OK(parse_line(&o, FOR_MEMORY, line));
         EXPECT_OK(options_resolve(&o, 1));
-        double said = strtod(strrchr(model->name, '-') + 1, &unit) * (*unit == 'm' ? 1e6 : 1e9);
-        // These names are rounded to one digit.
-        if (!strcmp(model->name, "llama3.2-1b")) said = 1.24e9;
-        if (!strcmp(model->name, "llama3.2-3b")) said = 3.21e9;
-        if (!strcmp(model->name, "gemma2-2b")) said = 2.61e9;
+        double said = weights_said(model->name);
         EXPECT(fabs(weights_of(&o) - said) < 0.1 * said, "%s has %g weights", model->name, weights_of(&o));
         EXPECT(*model->source, "%s has no source", model->name);
         for (int k = 0; k < i; k++)
             EXPECT(strcmp(model->name, model_presets[k].name), "%s twice", model->name);
         options_destroy(&o);
     }
-    EXPECT(num_model_presets == 77, "%d models", num_model_presets);
+    EXPECT(num_model_presets == 84, "%d models", num_model_presets);
 }
 
 static void latents_make_heads(void) {

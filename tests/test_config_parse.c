@@ -233,7 +233,7 @@ static const struct {
     {FOR_MODELS, "--config c", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
     {FOR_MEMORY, "--dry-run", "an option of `trireme train`, not of `trireme memory`", ERR_USAGE},
     {FOR_MEMORY, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
-    {FOR_TRAIN, "--moe-z-loss-coeff 2 --mtp-num-layers 8",
+    {FOR_TRAIN, "--moe-latent-size 2 --mtp-num-layers 8",
      "lists; remove it; likewise not supported: "
      "--mtp-num-layers",
      ERR_CONFIG},

@@ -32,8 +32,8 @@ static void attend(Fixture *b, Tensor qkv, Tensor dout, Tensor out, Tensor store
 
 // Two ranks with half the groups each: half the columns of every tensor.
 static void cut_of_groups(Fixture *b, int64_t groups) {
-    AttentionShape whole = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0, 0, 0};
-    AttentionShape half = {BATCH, SEQUENCE, HEADS / 2, groups / 2, SIZE, 0, 0, 0};
+    AttentionShape whole = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0, 0, 0, 0, 0};
+    AttentionShape half = {BATCH, SEQUENCE, HEADS / 2, groups / 2, SIZE, 0, 0, 0, 0, 0};
     int64_t width = qkv_width(half);
     Tensor qkv = normals(b, ROWS, 2 * width), dout = normals(b, ROWS, WIDTH);
     Tensor out = tensor(b, ROWS, WIDTH), dqkv = tensor(b, ROWS, 2 * width);
@@ -70,7 +70,7 @@ static void columns_into(Fixture *b, Tensor y, int64_t to, Tensor x, int64_t fro
 // of the copies add up.
 static void groups_are_repeated_keys(Fixture *b) {
     enum { PER = 2, GROUPS = HEADS / PER, PARTS = PER + 2 };
-    AttentionShape grouped = {BATCH, SEQUENCE, HEADS, GROUPS, SIZE, 2, 0, 0}, plain = grouped;
+    AttentionShape grouped = {BATCH, SEQUENCE, HEADS, GROUPS, SIZE, 2, 0, 0, 0, 0}, plain = grouped;
     plain.groups = HEADS;
     Tensor qkv = normals(b, ROWS, qkv_width(grouped)), dqkv = tensor(b, ROWS, qkv.cols);
     Tensor wide = tensor(b, ROWS, 3 * WIDTH), dwide = tensor(b, ROWS, 3 * WIDTH);
@@ -97,7 +97,7 @@ static void groups_are_repeated_keys(Fixture *b) {
 static void mask_does_not_depend_on_the_batch(Fixture *b) {
     Dropout both = dropout_of(0.3f, 2), one = both;
     one.first_sample++, one.samples = 1;
-    AttentionShape shape = {2, SEQUENCE, HEADS, HEADS, SIZE, 0, 0, 0}, alone = shape;
+    AttentionShape shape = {2, SEQUENCE, HEADS, HEADS, SIZE, 0, 0, 0, 0, 0}, alone = shape;
     alone.batch = 1;
     Tensor pair = normals(b, ROWS, 3 * WIDTH), single = tensor(b, SEQUENCE, 3 * WIDTH);
     for (int64_t s = 0; s < SEQUENCE; s++)
@@ -130,7 +130,7 @@ static void mask_does_not_depend_on_the_batch(Fixture *b) {
 
 // Stored as they are computed again, but for their rounding; rows of weights that sum to one, causal.
 static void stored_probabilities(Fixture *b) {
-    AttentionShape shape = {BATCH, SEQUENCE, HEADS, 2, SIZE, 0, 0, 0};
+    AttentionShape shape = {BATCH, SEQUENCE, HEADS, 2, SIZE, 0, 0, 0, 0, 0};
     int64_t width = qkv_width(shape);
     Tensor qkv = normals(b, ROWS, width), dout = normals(b, ROWS, WIDTH), out[2], dqkv[2];
     for (int i = 0; i < 2; i++) out[i] = tensor(b, ROWS, WIDTH), dqkv[i] = tensor(b, ROWS, width);
@@ -156,7 +156,7 @@ static void stored_probabilities(Fixture *b) {
 static void dqkv_over_qkv(Fixture *b) {
     for (int64_t groups = 1; groups <= HEADS; groups *= 2)
         for (int stores = 0; stores < 2; stores++) {
-            AttentionShape shape = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0, 0, 0};
+            AttentionShape shape = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0, 0, 0, 0, 0};
             int64_t width = qkv_width(shape);
             Tensor qkv = normals(b, ROWS, width), dqkv = tensor(b, ROWS, width), stored = {0};
             if (stores) stored = tensor(b, BATCH * HEADS * SEQUENCE, SEQUENCE);
@@ -170,7 +170,7 @@ static void dqkv_over_qkv(Fixture *b) {
 
 // ---- rotary -----------------------------------------------------------------------------------------------
 
-static const AttentionShape TURNED = {BATCH, SEQUENCE, HEADS, 2, SIZE, 0, 0, 0};
+static const AttentionShape TURNED = {BATCH, SEQUENCE, HEADS, 2, SIZE, 0, 0, 0, 0, 0};
 enum { TURNED_WIDTH = (HEADS + 2 * 2) * SIZE, COLUMNS = 6 };
 
 // Columns from R on and all of the values stay; so does position 0.
@@ -196,7 +196,7 @@ static void rotary_turns_back(Fixture *b) {
 // What rotations are for: scores depend on distances alone, so it is all the same where in the table a
 // sequence of one repeated token begins.
 static void rotary_knows_distances(Fixture *b) {
-    AttentionShape shape = {1, SEQUENCE, 1, 1, SIZE, 0, 0, 0};
+    AttentionShape shape = {1, SEQUENCE, 1, 1, SIZE, 0, 0, 0, 0, 0};
     Tensor token = normals(b, 1, 3 * SIZE), table = angles(b, 2 * SEQUENCE, SIZE), stats[2];
     for (int i = 0; i < 2; i++) {
         Tensor qkv = tensor(b, SEQUENCE, 3 * SIZE), out = tensor(b, SEQUENCE, SIZE);
@@ -226,7 +226,7 @@ static void golden_attention(Fixture *b) {
                              .out = out,
                              .stats = stats,
                              .probabilities = stored,
-                             .shape = {1, 2, 1, 1, 1, 0, 0, 0},
+                             .shape = {1, 2, 1, 1, 1, 0, 0, 0, 0, 0},
                              .dropout = {.probability = 0}};
     attention_forward(b->device, b->stream, args);
     expect_near(b, "out", out, from_floats(b, 2, 1, (const float[]){1, 3}), 1e-6);
@@ -239,7 +239,7 @@ static void golden_rotary(Fixture *b) {
     Tensor table = from_floats_of(b, F32, 1, 2, (const float[]){0, 1});
     Tensor qkv = from_floats(b, 1, 12, (const float[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
     Tensor turned = from_floats(b, 1, 12, (const float[]){-2, 1, 3, -5, 4, 6, -8, 7, 9, 10, 11, 12});
-    rotary(b->device, b->stream, (Rotary){table, qkv, {1, 1, 2, 1, 3, 0, 0, 0}, false});
+    rotary(b->device, b->stream, (Rotary){table, qkv, {1, 1, 2, 1, 3, 0, 0, 0, 0, 0}, false});
     expect_near(b, "a quarter turn", qkv, turned, 0);
 }
 

@@ -139,15 +139,15 @@ static void each_type(void (*law)(Fixture *)) {
 }
 
 static void shapes(Fixture *b) {
-    compare(b, (AttentionShape){1, 1, 1, 1, 4, 0, 0, 0}, 0, false, 1);
-    compare(b, (AttentionShape){2, 17, 2, 1, 20, 3, 0, 0}, 0.2f, true, 1);
-    compare(b, (AttentionShape){1, 129, 2, 2, 64, 1, 0, 0}, 0.1f, false, 1);
-    compare(b, (AttentionShape){1, 67, 3, 1, 80, 0, 0, 0}, 0, true, 1);
+    compare(b, (AttentionShape){1, 1, 1, 1, 4, 0, 0, 0, 0, 0}, 0, false, 1);
+    compare(b, (AttentionShape){2, 17, 2, 1, 20, 3, 0, 0, 0, 0}, 0.2f, true, 1);
+    compare(b, (AttentionShape){1, 129, 2, 2, 64, 1, 0, 0, 0, 0}, 0.1f, false, 1);
+    compare(b, (AttentionShape){1, 67, 3, 1, 80, 0, 0, 0, 0, 0}, 0, true, 1);
 }
 
 static void long_shapes(Fixture *b) {
-    compare(b, (AttentionShape){1, 300, 2, 1, 7, 1, 0, 0}, 0.3f, true, 1);
-    compare(b, (AttentionShape){1, 193, 1, 1, 128, 0, 0, 0}, 0.1f, false, 1);
+    compare(b, (AttentionShape){1, 300, 2, 1, 7, 1, 0, 0, 0, 0}, 0.3f, true, 1);
+    compare(b, (AttentionShape){1, 193, 1, 1, 128, 0, 0, 0, 0, 0}, 0.1f, false, 1);
 }
 
 // Windows and documents around the sizes of blocks, on and off their edges.
@@ -162,12 +162,14 @@ static void limited_shapes(Fixture *b) {
         {.document = 7, .rules = {.cap = 1.5f}, .has_sinks = true},
     };
     for (size_t i = 0; i < sizeof LIMITS / sizeof *LIMITS; i++)
-        compare_within(b, (AttentionShape){2, i % 2 ? 193 : 320, 4, 2, i % 3 ? 16 : 40, 1, 0, 0},
+        compare_within(b, (AttentionShape){2, i % 2 ? 193 : 320, 4, 2, i % 3 ? 16 : 40, 1, 0, 0, 0, 0},
                        i % 2 ? 0.1f : 0, i % 3 == 1, 1, LIMITS[i]);
 }
 
 // Scores of hundreds, most of whose exponentials vanish beside the largest.
-static void far_scores(Fixture *b) { compare(b, (AttentionShape){1, 200, 1, 1, 16, 0, 0, 0}, 0, false, 6); }
+static void far_scores(Fixture *b) {
+    compare(b, (AttentionShape){1, 200, 1, 1, 16, 0, 0, 0, 0, 0}, 0, false, 6);
+}
 
 // ---- long sequences ---------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ static void far_scores(Fixture *b) { compare(b, (AttentionShape){1, 200, 1, 1, 1
 static void growing_scores(Fixture *b) {
     enum { D = 4 };
     const int64_t S = harness_short() ? 512 : 4096;
-    AttentionShape shape = {1, S, 1, 1, D, 0, 0, 0};
+    AttentionShape shape = {1, S, 1, 1, D, 0, 0, 0, 0, 0};
     Tensor qkv = zeros(b, S, 3 * D), dout = constant(b, S, D, 1);
     for (int64_t s = 0; s < S; s++) {
         f(qkv)[s * 3 * D] = 16, f(qkv)[s * 3 * D + D] = (float)s / 2;

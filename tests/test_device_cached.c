@@ -22,7 +22,7 @@ static Sequence sequence_of(Fixture *b, int64_t groups) {
 // The next `count` positions.
 static void feed(Fixture *b, Sequence *s, int64_t position, int64_t count) {
     int64_t row = position * BATCH, rows = count * BATCH;
-    AttentionShape shape = {BATCH, count, HEADS, s->groups, SIZE, 0, 0, 0};
+    AttentionShape shape = {BATCH, count, HEADS, s->groups, SIZE, 0, 0, 0, 0, 0};
     attention_cached(b->device, b->stream,
                      (AttentionCached){.qkv = tensor_rows(s->qkv, row, rows),
                                        .out = tensor_rows(s->out, row, rows),
@@ -36,7 +36,7 @@ static void equals_attention_of(Fixture *b, int64_t groups) {
     Sequence s = sequence_of(b, groups);
     feed(b, &s, 0, SEQUENCE);
     Tensor out = tensor(b, BATCH * SEQUENCE, WIDTH), stats = tensor_f32(b, BATCH * HEADS, SEQUENCE);
-    AttentionShape shape = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0, 0, 0};
+    AttentionShape shape = {BATCH, SEQUENCE, HEADS, groups, SIZE, 0, 0, 0, 0, 0};
     attention_forward(b->device, b->stream,
                       (AttentionForward){.qkv = s.qkv, .out = out, .stats = stats, .shape = shape});
     expect_near(b, "out", s.out, out, 4 * precision_of(b->element));

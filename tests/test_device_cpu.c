@@ -103,7 +103,7 @@ static void not_dropped(Fixture *b) { dropouts(b, 0); }
 // With q = 0 all keys weigh the same, and with v = 1 in column k of row k (D = S) out is the matrix P itself.
 static void attention_masks(Fixture *b) {
     enum { S = 70, B = 2, N = 2, FIRST_HEAD = 3 };
-    AttentionShape shape = {B, S, N, N, S, FIRST_HEAD, 0, 0};
+    AttentionShape shape = {B, S, N, N, S, FIRST_HEAD, 0, 0, 0, 0};
     Dropout d = dropout_of(0.4f, B);
     AttentionForward args = {.shape = shape, .dropout = d, .qkv = zeros(b, S * B, 3 * S * N)};
     args.out = zeros(b, S * B, S * N), args.stats = zeros(b, B * N, S);
@@ -217,11 +217,12 @@ static void attention(Fixture *b, AttentionShape shape, float probability) {
 }
 
 static void attentions(Fixture *b) {
-    attention(b, (AttentionShape){1, 1, 1, 1, 4, 0, 0, 0}, 0);
-    attention(b, (AttentionShape){2, 64, 3, 3, 8, 0, 0, 0}, 0.2f);
-    attention(b, (AttentionShape){3, 135, 2, 2, 20, 6, 0, 0}, 0.1f); // neither blocks nor vectors divide it
-    attention(b, (AttentionShape){1, 560, 1, 1, 8, 1, 0, 0}, 0.1f);  // several spans of the mask
-    attention(b, (AttentionShape){2, 100, 2, 2, 16, 0, 0, 0}, 0);
+    attention(b, (AttentionShape){1, 1, 1, 1, 4, 0, 0, 0, 0, 0}, 0);
+    attention(b, (AttentionShape){2, 64, 3, 3, 8, 0, 0, 0, 0, 0}, 0.2f);
+    attention(b, (AttentionShape){3, 135, 2, 2, 20, 6, 0, 0, 0, 0},
+              0.1f); // neither blocks nor vectors divide it
+    attention(b, (AttentionShape){1, 560, 1, 1, 8, 1, 0, 0, 0, 0}, 0.1f); // several spans of the mask
+    attention(b, (AttentionShape){2, 100, 2, 2, 16, 0, 0, 0, 0, 0}, 0);
 }
 
 static void exponential_law(void) { each_variant(exponentials); }

@@ -244,7 +244,7 @@ static void nans_at(Fixture *b, int64_t at, uint32_t nan_bits) {
     run(b, OP_ABS_MAX, &(AbsMax){x, targets});
     EXPECT(isinf(f(targets)[0]), "%s: max of |x|", b->variant->isa);
     AttentionForward attention = {.qkv = x, .out = zeros(b, ROWS, COLS / 3), .stats = zeros(b, 1, ROWS)};
-    attention.shape = (AttentionShape){1, ROWS, 1, 1, COLS / 3, 0, 0, 0};
+    attention.shape = (AttentionShape){1, ROWS, 1, 1, COLS / 3, 0, 0, 0, 0, 0};
     attention.dropout = dropout_of(0, 1);
     run(b, OP_ATTENTION_FORWARD, &attention);
     EXPECT(isnan(f(attention.out)[COLS / 3 + at % (COLS / 3)]), "%s: attention",

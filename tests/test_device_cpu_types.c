@@ -182,7 +182,7 @@ static void embeddings(Draw *d) {
         &(EmbeddingForward){tokens, table, output(d, elements(d, ROWS, COLS)), 5});
     run(d->b, OP_EMBEDDING_BACKWARD,
         &(EmbeddingBackward){tokens, elements(d, ROWS, COLS), sums(d, 7, COLS), 5});
-    AttentionShape shape = {SAMPLES, ROWS / SAMPLES, 6, 2, 11, 0, 0, 0};
+    AttentionShape shape = {SAMPLES, ROWS / SAMPLES, 6, 2, 11, 0, 0, 0, 0, 0};
     Tensor angles = normals(d->b, ROWS / SAMPLES, 10);
     run(d->b, OP_ROTARY, &(Rotary){angles, output(d, elements(d, ROWS, 10 * 11)), shape, false});
     run(d->b, OP_ROTARY, &(Rotary){angles, output(d, elements(d, ROWS, 10 * 11)), shape, true});
@@ -337,18 +337,18 @@ static void attention(Draw *d, AttentionShape s, float probability, bool keeps) 
 }
 
 static void attentions(Draw *d) {
-    attention(d, (AttentionShape){1, 150, 2, 2, 20, 1, 0, 0}, 0.1f, false);
-    attention(d, (AttentionShape){2, 131, 4, 2, 8, 0, 0, 0}, 0, true);
+    attention(d, (AttentionShape){1, 150, 2, 2, 20, 1, 0, 0, 0, 0}, 0.1f, false);
+    attention(d, (AttentionShape){2, 131, 4, 2, 8, 0, 0, 0, 0, 0}, 0, true);
 }
 
 static void groups(Draw *d) {
-    attention(d, (AttentionShape){2, 70, 6, 2, 16, 0, 0, 0}, 0.2f, true);
-    attention(d, (AttentionShape){2, 70, 3, 1, 16, 0, 0, 0}, 0.2f, false);
+    attention(d, (AttentionShape){2, 70, 6, 2, 16, 0, 0, 0, 0, 0}, 0.2f, true);
+    attention(d, (AttentionShape){2, 70, 3, 1, 16, 0, 0, 0, 0, 0}, 0.2f, false);
 }
 
 // Later positions of groups of heads, that neither vectors nor threads divide, and the next token alone.
 static void cached(Draw *d) {
-    static const AttentionShape SHAPES[] = {{2, 9, 6, 2, 20, 0, 0, 0}, {3, 1, 2, 2, 64, 0, 0, 0}};
+    static const AttentionShape SHAPES[] = {{2, 9, 6, 2, 20, 0, 0, 0, 0, 0}, {3, 1, 2, 2, 64, 0, 0, 0, 0, 0}};
     for (int i = 0; i < 2; i++) {
         AttentionShape s = SHAPES[i];
         int64_t position = 131, rows = s.sequence * s.batch, all = (position + s.sequence) * s.batch;

@@ -332,7 +332,7 @@ static void faults_are_named(void) {
 }
 
 static void attend(Fixture *b) {
-    const AttentionShape shape = {1, 4, 1, 1, 8, 0, 0, 0};
+    const AttentionShape shape = {1, 4, 1, 1, 8, 0, 0, 0, 0, 0};
     Tensor qkv = normals(b, 4, 24), out = tensor(b, 4, 8), stats = tensor_f32(b, 1, 4);
     attention_forward(b->device, b->stream,
                       (AttentionForward){.qkv = qkv, .out = out, .stats = stats, .shape = shape});

@@ -218,7 +218,7 @@ static void rms_norm(void) {
 // ---- rotary: the gradient is the transposed rotation; other: table ----------------------------------------
 
 static void declare_rotary(Fixture *b, Problem *p) {
-    p->shape = (AttentionShape){2, 4, 2, 1, 6, 0, 0, 0};
+    p->shape = (AttentionShape){2, 4, 2, 1, 6, 0, 0, 0, 0, 0};
     add_input(b, p, 0, 8, 24);
     set_y(b, p, 8, 24);
     p->other[0] = angles(b, 4, 4); // of six columns four turn
@@ -241,7 +241,7 @@ static void rotary_embedding(void) {
 // ---- attention: qkv; other: stats, probabilities ----------------------------------------------------------
 
 static void declare_attention_of(Fixture *b, Problem *p, int64_t groups, float probability) {
-    p->shape = (AttentionShape){2, 5, 4, groups, 3, 4, 0, 0};
+    p->shape = (AttentionShape){2, 5, 4, groups, 3, 4, 0, 0, 0, 0};
     p->dropout = dropout_of(probability, 2);
     add_input(b, p, 0, 10, (4 + 2 * groups) * 3);
     set_y(b, p, 10, 12);

@@ -354,7 +354,7 @@ static void null_stands_for_another(void) {
     float nothing = 0;
     AttentionForward args = {.qkv = {&nothing, 64, 12, F32}, .out = {&nothing, 64, 4, F32}};
     args.stats = (Tensor){&nothing, 1, 64, F32};
-    args.shape = (AttentionShape){1, 64, 1, 1, 4, 0, 0, 0};
+    args.shape = (AttentionShape){1, 64, 1, 1, 4, 0, 0, 0, 0, 0};
     attention_forward(null, device_stream(null), args);
     EXPECT(device_workspace_peak(null) == 64 * sizeof(double), "%zu", device_workspace_peak(null));
     device_close(null);

@@ -1,5 +1,5 @@
-// Attention of some positions of a sequence, to keys and values of all, is that of the whole sequence: its outputs, their
-// statistics, and the sums of all gradients.
+// Attention of some positions of a sequence, to keys and values of all, or to those of one part after the other, is that
+// of the whole sequence: its outputs, their statistics, and the sums of all gradients.
 #include "device_fixture.h"
 #include <math.h>
 #include <string.h>
@@ -47,14 +47,18 @@ static Tensor documents(Fixture *b) {
     return x;
 }
 
+static Dropout dropout_of_way(const Way *way) {
+    return (Dropout){
+        .key = rng_key(3, "test", 0), .probability = way->dropout, .first_sample = 5, .samples = BATCH};
+}
+
 static void attend(Fixture *b, const Whole *w, int64_t first, int64_t count, Tensor kv, Tensor out,
                    Tensor stats, Tensor dqkv, Tensor dkv, Tensor dsinks) {
     AttentionShape shape = shape_of(first, count);
     int64_t row = first * BATCH, rows = count * BATCH, keys = kv.data ? SEQUENCE : count;
     Tensor probabilities = {0}, qkv = tensor_rows(w->qkv, row, rows);
     Tensor first_key = w->first_key.data ? tensor_part(w->first_key, row, rows) : w->first_key;
-    Dropout dropout = {
-        .key = rng_key(3, "test", 0), .probability = w->way->dropout, .first_sample = 5, .samples = BATCH};
+    Dropout dropout = dropout_of_way(w->way);
     if (w->way->stored) probabilities = tensor(b, BATCH * HEADS * count, keys);
     attention_forward(b->device, b->stream,
                       (AttentionForward){.qkv = qkv,
@@ -101,23 +105,77 @@ static Whole whole_of(Fixture *b, const Way *way) {
     return w;
 }
 
-static void piece(Fixture *b, const Whole *w, int64_t first, int64_t count) {
-    Tensor stats = tensor_f32(b, BATCH * HEADS, count);
-    int64_t row = first * BATCH, rows = count * BATCH;
-    attend(b, w, first, count, w->kv, tensor_rows(w->of_pieces, row, rows), stats,
-           tensor_rows(w->dq, row, rows), w->dkv, w->dsinks_of_pieces);
-    for (int64_t head = 0; head < BATCH * HEADS; head++)
-        expect_near(b, "stats", tensor_rows(stats, head, 1),
-                    tensor_part(w->stats, head * SEQUENCE + first, count), 0);
+// The part of a call that sees keys [from, end).
+static void forward_to(Fixture *b, const Whole *w, AttentionForward call, int64_t from, int64_t end) {
+    call.kv = tensor_rows(w->kv, from * BATCH, (end - from) * BATCH);
+    call.shape.first_kept = from, call.shape.kept = end - from;
+    call.continues = from != call.shape.first_position;
+    attention_forward(b->device, b->stream, call);
 }
 
-static void compare(Fixture *b, const int64_t *ends, double off) {
+static void backward_to(Fixture *b, const Whole *w, AttentionForward call, int64_t from, int64_t end) {
+    int64_t row = call.shape.first_position * BATCH;
+    bool own = from == call.shape.first_position;
+    call.shape.first_kept = from, call.shape.kept = end - from;
+    attention_backward(b->device, b->stream,
+                       (AttentionBackward){.dout = tensor_rows(w->dout, row, call.qkv.rows),
+                                           .qkv = call.qkv,
+                                           .kv = tensor_rows(w->kv, from * BATCH, (end - from) * BATCH),
+                                           .out = call.out,
+                                           .stats = call.stats,
+                                           .first_key = call.first_key,
+                                           .sinks = call.sinks,
+                                           .dqkv = tensor_rows(w->dq, row, call.qkv.rows),
+                                           .dkv = tensor_rows(w->dkv, from * BATCH, (end - from) * BATCH),
+                                           .dsinks = own ? w->dsinks_of_pieces : (Tensor){0},
+                                           .adds = !own,
+                                           .shape = call.shape,
+                                           .rules = call.rules,
+                                           .dropout = call.dropout});
+}
+
+// Where a part of the keys is there at a time: first those of the queries, then each before them.
+static void attend_in_parts(Fixture *b, const Whole *w, const int64_t *ends, int64_t first, int64_t end,
+                            Tensor stats) {
+    int64_t row = first * BATCH, rows = (end - first) * BATCH;
+    AttentionForward call = {.qkv = tensor_rows(w->qkv, row, rows),
+                             .first_key = w->first_key,
+                             .sinks = w->sinks,
+                             .out = tensor_rows(w->of_pieces, row, rows),
+                             .stats = stats,
+                             .shape = shape_of(first, end - first),
+                             .rules = w->way->rules,
+                             .dropout = dropout_of_way(w->way)};
+    if (w->first_key.data) call.first_key = tensor_part(w->first_key, row, rows);
+    forward_to(b, w, call, first, end);
+    for (int64_t from = 0, k = 0; from < first; from = ends[k++]) forward_to(b, w, call, from, ends[k]);
+    backward_to(b, w, call, first, end);
+    for (int64_t from = 0, k = 0; from < first; from = ends[k++]) backward_to(b, w, call, from, ends[k]);
+}
+
+// `parts`: keys come in parts.
+static void piece(Fixture *b, const Whole *w, const int64_t *ends, int64_t first, int64_t end, bool parts,
+                  double off) {
+    int64_t row = first * BATCH, count = end - first, rows = count * BATCH;
+    Tensor stats = tensor_f32(b, BATCH * HEADS, count);
+    if (parts)
+        attend_in_parts(b, w, ends, first, end, stats);
+    else
+        attend(b, w, first, count, w->kv, tensor_rows(w->of_pieces, row, rows), stats,
+               tensor_rows(w->dq, row, rows), w->dkv, w->dsinks_of_pieces);
+    for (int64_t head = 0; head < BATCH * HEADS; head++)
+        expect_near(b, "stats", tensor_rows(stats, head, 1),
+                    tensor_part(w->stats, head * SEQUENCE + first, count), parts ? off : 0);
+}
+
+static void compare(Fixture *b, const int64_t *ends, bool parts, double off) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (parts && ways[i].stored) continue;
         ArenaMark mark = arena_mark(&b->arena);
         Whole w = whole_of(b, &ways[i]);
         for (int64_t first = 0, k = 0; first < SEQUENCE; first = ends[k++])
-            piece(b, &w, first, ends[k] - first);
-        expect_near(b, "out", w.of_pieces, w.out, 0);
+            piece(b, &w, ends, first, ends[k], parts, off);
+        expect_near(b, "out", w.of_pieces, w.out, parts ? off : 0);
         Tensor dqkv = tensor(b, ROWS, QKV_WIDTH);
         ColumnPiece queries = {SOURCE_A, 1, HEADS / GROUPS * SIZE, 0, HEADS / GROUPS * SIZE, 0};
         ColumnPiece keys = {SOURCE_B, 1, 2 * SIZE, 0, 2 * SIZE, 0};
@@ -130,14 +188,26 @@ static void compare(Fixture *b, const int64_t *ends, double off) {
     }
 }
 
+static double tolerance_of(const Fixture *b) {
+    return b->element == F32 ? 4e-6 : 16 * precision_of(b->element);
+}
+
 static void law(Fixture *b) {
     static const int64_t cuts[][6] = {{1, 30, 77, 99, SEQUENCE}, {64, SEQUENCE}};
-    double off = b->element == F32 ? 4e-6 : 16 * precision_of(b->element);
-    for (size_t i = 0; i < (b->element == F32 ? 2 : 1); i++) compare(b, cuts[i], off);
+    for (size_t i = 0; i < (b->element == F32 ? 2 : 1); i++) compare(b, cuts[i], false, tolerance_of(b));
+}
+
+static void law_of_parts(Fixture *b) {
+    static const int64_t cut[] = {30, 77, SEQUENCE};
+    compare(b, cut, true, tolerance_of(b));
 }
 
 static void pieces_are_the_whole(void) { in_every_type(law); }
+static void parts_of_keys_are_all_keys(void) { in_every_type(law_of_parts); }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"pieces are the whole", pieces_are_the_whole}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"pieces are the whole", pieces_are_the_whole},
+                                      {"parts of keys are all keys", parts_of_keys_are_all_keys},
+                                      {0}},
+                       argc, argv);
 }

@@ -28,7 +28,8 @@ static Tensor numbers_of(Gpu *gpu, DType dtype, int64_t rows, int64_t cols, size
 }
 
 static Calls calls_of(Gpu *gpu, const Job *job) {
-    const AttentionShape shape = {job->batch, job->sequence, job->heads, job->groups, job->size, 0, 0, 0};
+    const AttentionShape shape = {job->batch, job->sequence, job->heads, job->groups, job->size, 0, 0, 0, 0,
+                                  0};
     const int64_t rows = job->batch * job->sequence, width = job->heads * job->size,
                   wide = width + 2 * job->groups * job->size;
     const size_t offset = job->ways & LOOSE ? 8 : 0;

@@ -40,7 +40,7 @@ static void half_a_layer_norm(Fixture *b) {
 }
 
 static void uneven_groups(Fixture *b) {
-    Rotary args = {tensor(b, 1, 2), tensor(b, 1, 14), {1, 1, 3, 2, 2, 0, 0, 0}, false};
+    Rotary args = {tensor(b, 1, 2), tensor(b, 1, 14), {1, 1, 3, 2, 2, 0, 0, 0, 0, 0}, false};
     rotary(b->device, b->stream, args);
 }
 
@@ -67,7 +67,7 @@ static void too_large_to_square(Fixture *b) {
 }
 
 static void too_small_workspace(Fixture *b) {
-    AttentionShape shape = {1, 2048, 1, 1, 1, 0, 0, 0};
+    AttentionShape shape = {1, 2048, 1, 1, 1, 0, 0, 0, 0, 0};
     AttentionForward args = {
         .qkv = tensor(b, 2048, 3), .out = tensor(b, 2048, 1), .stats = tensor(b, 1, 2048)};
     args.shape = shape;
@@ -89,7 +89,7 @@ static void falling_first_keys(Fixture *b) {
                                          .first_key = {first, 1, 3, I32},
                                          .out = {out, 3, 1, F32},
                                          .stats = {stats, 1, 3, F32},
-                                         .shape = {1, 3, 1, 1, 1, 0, 0, 0}});
+                                         .shape = {1, 3, 1, 1, 1, 0, 0, 0, 0, 0}});
     (void)b;
 }
 

@@ -17,7 +17,7 @@ typedef struct {
 
 static Attention attention_of(Fixture *b, int64_t batch, int64_t sequence, AttentionRules rules) {
     int64_t rows = batch * sequence;
-    return (Attention){.shape = {batch, sequence, HEADS, GROUPS, SIZE, 0, 0, 0},
+    return (Attention){.shape = {batch, sequence, HEADS, GROUPS, SIZE, 0, 0, 0, 0, 0},
                        .rules = rules,
                        .qkv = normals(b, rows, QKV_WIDTH),
                        .dout = normals(b, rows, WIDTH),
@@ -170,7 +170,7 @@ static void golden_sink(Fixture *b) {
             qkv[i * 6 + j] = sinf((float)(1 + 2 * i + j)), qkv[i * 6 + 2 + j] = cosf((float)(2 + 2 * i + j));
             qkv[i * 6 + 4 + j] = (float)(2 * i + j) / 8, gradient[2 * i + j] = j ? -0.5f : 1;
         }
-    Attention a = {.shape = {1, 8, 1, 1, 2, 0, 0, 0},
+    Attention a = {.shape = {1, 8, 1, 1, 2, 0, 0, 0, 0, 0},
                    .sinks = from_floats(b, 1, 1, (const float[]){0.3f}),
                    .qkv = from_floats(b, 8, 6, qkv),
                    .dout = from_floats(b, 8, 2, gradient),
@@ -192,10 +192,12 @@ static void golden_sink(Fixture *b) {
 static void golden_cap(Fixture *b) {
     Tensor qkv = from_floats(b, 2, 3, (const float[]){6, 10, 1, 6, 0, 3}), out = tensor(b, 2, 1);
     Tensor stats = tensor_f32(b, 1, 2);
-    attention_forward(
-        b->device, b->stream,
-        (AttentionForward){
-            .qkv = qkv, .out = out, .stats = stats, .shape = {1, 2, 1, 1, 1, 0, 0, 0}, .rules = {.cap = 50}});
+    attention_forward(b->device, b->stream,
+                      (AttentionForward){.qkv = qkv,
+                                         .out = out,
+                                         .stats = stats,
+                                         .shape = {1, 2, 1, 1, 1, 0, 0, 0, 0, 0},
+                                         .rules = {.cap = 50}});
     expect_near(b, "stats", stats, from_floats(b, 1, 2, (const float[]){41.6827304f, 41.6827304f}), 8e-6);
 }
 

@@ -63,6 +63,8 @@ static void expect_the_walk(const Schedule *order, const Schedule *whole, Schedu
                same(&replayed.bubble, &walked.bubble, 1) && same(&replayed.ends_us, &walked.ends_us, 1),
            "%s p %d v %d m %d: %.17g, walked %.17g", what, p, whole->num_chunks, whole->num_microbatches,
            replayed.total_us, walked.total_us);
+    EXPECT(replayed.apart_us == walked.apart_us && replayed.apart_us <= replayed.computed_us,
+           "the longest rank");
     EXPECT(same(replayed.busy_us, walked.busy_us, p) && same(replayed.message_us, walked.message_us, p) &&
                same(replayed.gradients_us, walked.gradients_us, stages) &&
                !memcmp(replayed.peak_stash, walked.peak_stash, (size_t)p * sizeof(int)),

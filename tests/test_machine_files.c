@@ -189,35 +189,38 @@ static void a_printed_stack_reads_back(void) {
 static void stacks_for_machines(void) {
     static const struct {
         const char *machine, *stack;
-        bool is_of, low;
-    } rows[] = {{"dgx-a100", "megatron-lm-2022", true, false},
-                {"a100-80gb-4nic", "megatron-deepspeed-vtrain", true, false},
-                {"dgx-a100-40gb", "megatron-lm-2022", false, false},
-                {"dgx-v100", "megatron-lm-2022", false, false},
-                {"dgx-h100", "nemo-h100", true, false},
-                {"dgx-h200", "nemo-h100", false, false},
-                {"dgx-b200", "nemo-h100", false, false},
-                {"dgx-h100", "nemo-h100-fp8", true, true},
-                {"dgx-h200", "nemo-h100-fp8", false, true},
-                {"gb200-nvl72", "megatron-bridge", true, true},
-                {"gb300", "megatron-bridge", false, true},
-                {"dgx-b200", "megatron-bridge", false, true}};
+        bool is_of;
+        RunKind run;
+    } rows[] = {{"dgx-a100", "megatron-lm-2022", true, {0}},
+                {"a100-80gb-4nic", "megatron-deepspeed-vtrain", true, {0}},
+                {"dgx-a100-40gb", "megatron-lm-2022", false, {0}},
+                {"dgx-v100", "megatron-lm-2022", false, {0}},
+                {"dgx-h100", "nemo-h100", true, {0}},
+                {"dgx-h200", "nemo-h100", false, {0}},
+                {"dgx-b200", "nemo-h100", false, {0}},
+                {"dgx-h100", "nemo-h100-fp8", true, {.low = true}},
+                {"dgx-h200", "nemo-h100-fp8", false, {.low = true}},
+                {"gb200-nvl72", "megatron-bridge", true, {.low = true}},
+                {"gb300", "megatron-bridge", false, {.low = true}},
+                {"dgx-b200", "megatron-bridge", false, {.low = true}},
+                {"gb200-nvl72", "megatron-bridge-experts", true, {.experts = true}},
+                {"dgx-h100", "megatron-bridge-experts", false, {.low = true, .experts = true}}};
     Machine *machine = new_machine();
     Stack stack;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         EXPECT_OK(machine_open(machine, rows[i].machine));
-        EXPECT_OK(stack_for(&stack, machine, rows[i].low));
+        EXPECT_OK(stack_for(&stack, machine, rows[i].run));
         EXPECT(!strcmp(stack.name, rows[i].stack), "%s gets %s", rows[i].machine, stack.name);
         EXPECT(stack_is_of(&stack, machine) == rows[i].is_of, "%s on %s", stack.name, rows[i].machine);
         machine_close(machine);
     }
     strcpy(machine->name, "mine");
     machine->is_cpu = true;
-    EXPECT_OK(stack_for(&stack, machine, false));
+    EXPECT_OK(stack_for(&stack, machine, (RunKind){0}));
     EXPECT(!strcmp(stack.name, "trireme-cpu") && stack_is_of(&stack, machine), "a CPU gets %s", stack.name);
     machine->is_cpu = false;
     strcpy(machine->gpu, "a100-80gb");
-    EXPECT_OK(stack_for(&stack, machine, false));
+    EXPECT_OK(stack_for(&stack, machine, (RunKind){0}));
     EXPECT(!strcmp(stack.name, "megatron-lm-2022") && !stack_is_of(&stack, machine), "the same GPU: %s",
            stack.name);
     free(machine);

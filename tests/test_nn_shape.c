@@ -11,9 +11,9 @@ static ModelShape rotated(int columns, Rope rope) {
 // The numbers are those of transformers' ROPE_INIT_FUNCTIONS, in fp32, for a Llama 3.1 8B, a Llama 3.2 1B, one
 // with other factors, and a linear scaling.
 static void frequencies(void) {
-    static const Rope llama31 = {ROPE_LLAMA3, 8, 1, 4, 8192, 0, 0, false},
-                      llama32 = {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, false},
-                      other = {ROPE_LLAMA3, 4, 2, 3, 512, 0, 0, false},
+    static const Rope llama31 = {.kind = ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 8192},
+                      llama32 = {.kind = ROPE_LLAMA3, .factor = 32, .low = 1, .high = 4, .original = 8192},
+                      other = {.kind = ROPE_LLAMA3, .factor = 4, .low = 2, .high = 3, .original = 512},
                       linear = {.kind = ROPE_LINEAR, .factor = 2.5};
     static const struct {
         const Rope *rope;
@@ -49,6 +49,33 @@ static void frequencies(void) {
     }
 }
 
+// Each frequency has a divisor of its own, of another list above the original length.
+static void longrope(void) {
+    Rope rope = {.kind = ROPE_LONG,
+                 .factor = 32,
+                 .original = 4096,
+                 .shorter = {.count = 32, .at = {1, 1.25}},
+                 .longer = {.count = 32, .at = {1, 1.25, 4}}};
+    for (int i = 2; i < 32; i++) rope.shorter.at[i] = 2;
+    for (int i = 3; i < 32; i++) rope.longer.at[i] = 60;
+    const struct {
+        int sequence, i;
+        double divisor;
+    } rows[] = {{4096, 1, 1.25}, {4096, 2, 2}, {4096, 31, 2}, {4097, 1, 1.25}, {4097, 2, 4}, {4097, 31, 60}};
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        ModelShape shape = rotated(64, rope);
+        shape.sequence = rows[n].sequence;
+        double plain = pow(shape.rotary_base, -2.0 * rows[n].i / 64),
+               found = model_rotary_frequency(&shape, rows[n].i, false);
+        EXPECT(fabs(found * rows[n].divisor / plain - 1) < 1e-12, "row %zu: %.9e of %.9e", n, found, plain);
+    }
+    ModelShape shape = rotated(64, rope);
+    EXPECT(fabs(model_rotary_factor(&shape, false) - 1.19023807) < 1e-8, "%.9f", // Phi-3's, 128k of 4k
+           model_rotary_factor(&shape, false));
+    shape.rope.attention = 1.5;
+    EXPECT(model_rotary_factor(&shape, false) == 1.5, "its own factor");
+}
+
 // The numbers of GPT-OSS (limits not rounded) and DeepSeek-V3 are those of the definition in fp64.
 static void yarn(void) {
     static const struct {
@@ -56,13 +83,41 @@ static void yarn(void) {
         double base, wanted, factor;
         int i;
     } rows[] = {
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 5.081327482e-2, 1.346573590, 8},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 3.170569618e-2, 1.346573590, 9},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 6.794959490e-3, 1.346573590, 12},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 1.293187012e-4, 1.346573590, 17},
-        {{ROPE_YARN, 32, 1, 32, 4096, 0, 0, true}, 1.5e5, 3.830881237e-5, 1.346573590, 18},
-        {{ROPE_YARN, 40, 1, 32, 4096, 0, 0, false}, 1e4, 5.5e-3, 1.368887945, 16},
-        {{ROPE_YARN, 40, 1, 32, 4096, 1.25, 0, false}, 1e4, 3.333803580e-5, 1.25, 23},
+        {{.kind = ROPE_YARN, .factor = 32, .low = 1, .high = 32, .original = 4096, .unrounded = true},
+         1.5e5,
+         5.081327482e-2,
+         1.346573590,
+         8},
+        {{.kind = ROPE_YARN, .factor = 32, .low = 1, .high = 32, .original = 4096, .unrounded = true},
+         1.5e5,
+         3.170569618e-2,
+         1.346573590,
+         9},
+        {{.kind = ROPE_YARN, .factor = 32, .low = 1, .high = 32, .original = 4096, .unrounded = true},
+         1.5e5,
+         6.794959490e-3,
+         1.346573590,
+         12},
+        {{.kind = ROPE_YARN, .factor = 32, .low = 1, .high = 32, .original = 4096, .unrounded = true},
+         1.5e5,
+         1.293187012e-4,
+         1.346573590,
+         17},
+        {{.kind = ROPE_YARN, .factor = 32, .low = 1, .high = 32, .original = 4096, .unrounded = true},
+         1.5e5,
+         3.830881237e-5,
+         1.346573590,
+         18},
+        {{.kind = ROPE_YARN, .factor = 40, .low = 1, .high = 32, .original = 4096},
+         1e4,
+         5.5e-3,
+         1.368887945,
+         16},
+        {{.kind = ROPE_YARN, .factor = 40, .low = 1, .high = 32, .original = 4096, .attention = 1.25},
+         1e4,
+         3.333803580e-5,
+         1.25,
+         23},
     };
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         ModelShape shape = rotated(64, rows[n].rope);
@@ -76,7 +131,13 @@ static void yarn(void) {
 
 // Source: DeepSeek-V3, whose layers have 187 million parameters of attention.
 static void deepseek(void) {
-    ModelShape s = rotated(192, (Rope){ROPE_YARN, 40, 1, 32, 4096, 1, 1, false});
+    ModelShape s = rotated(192, (Rope){.kind = ROPE_YARN,
+                                       .factor = 40,
+                                       .low = 1,
+                                       .high = 32,
+                                       .original = 4096,
+                                       .attention = 1,
+                                       .mscale_all = 1});
     s.rotary_base = 1e4, s.rotary_columns = 64, s.value_size = 128, s.rms_norm = s.no_linear_bias = true;
     s.hidden = 7168, s.heads = 128, s.q_rank = 1536, s.kv_rank = 512;
     double scale = model_softmax_scale(&s), slowest = model_rotary_frequency(&s, 23, false);
@@ -123,6 +184,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"frequencies", frequencies},
                                       {"plain_frequencies", plain_frequencies},
                                       {"yarn", yarn},
+                                      {"longrope", longrope},
                                       {"deepseek", deepseek},
                                       {"dynamic", dynamic},
                                       {"rotating_layers", rotating_layers},

@@ -202,7 +202,7 @@ static Status overlap_on_rank(Comm *world, void *arg) {
     for (int step = 0; step < 2; step++) {
         expect_posted(&s, units, overlap);
         for (int unit = units - 1; unit >= 0; unit--) {
-            watch.finish(watch.self, unit);
+            watch.finish(watch.self, unit, true);
             expect_posted(&s, unit, overlap);
         }
         for (int chunk = 0; chunk < s.params.num_chunks; chunk++) {

@@ -35,7 +35,7 @@ static void parameters_as_declared(void) {
         ParallelConfig c = grid_of(1 << way / 4 % 3, 1, 1, 1, 1);
         Work work;
         EXPECT_OK(work_record(&work, &model, &c));
-        for (ModelPart part = 0; part < NUM_PARTS; part++)
+        for (ModelPart part = 0; part < PART_DENSE; part++)
             EXPECT(
                 part_parameters(&model, grid_along(c.grid, AXIS_TP), part) == (double)work.parameters[part],
                 "way %d, part %d: %.0f, not %lld", way, (int)part,

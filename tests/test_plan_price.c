@@ -106,7 +106,7 @@ static void on_shipped_machines(void (*law)(const CostModel *costs)) {
         Machine machine;
         Stack stack;
         EXPECT_OK(machine_open(&machine, shipped_machines[i].name));
-        EXPECT_OK(stack_for(&stack, &machine, false));
+        EXPECT_OK(stack_for(&stack, &machine, (RunKind){0}));
         CostModel costs = costs_of(&machine, &stack);
         law(&costs);
         machine_close(&machine);

@@ -78,6 +78,7 @@ static void case_open(Case *c, const char *kind, int p, int v, int m) {
         c->scaling[i].prediction.step_s /= 1 << i;
     }
     c->report = (PlanReport){.model_name = "gpt-x",
+                             .goodput = 1,
                              .model = &c->model,
                              .costs = &c->costs,
                              .space = &c->space,

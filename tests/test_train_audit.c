@@ -8,12 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- what is trained -------------------------------------------------------------------------------------
-
 typedef struct {
     Grid grid;
     DType dtype; // E4M3: BF16, with products of 8 bits and scales of earlier steps
-    bool sharded;
+    int sharded; // a Sharding; with SHARD_GRADIENTS, 2, a step is one microbatch
     const char *schedule;
     int num_chunks;
     int leaves; // of a data-parallel rank, with --virtual-data-parallel; 0: without
@@ -21,19 +19,31 @@ typedef struct {
 } Case;
 
 static const Case cases[] = {
-    {GRID(1, 2, 1), F32, false, "1f1b", 1, 0, 10},       {GRID(1, 4, 1), BF16, true, "1f1b", 1, 0, 10},
-    {GRID(1, 2, 1), F32, true, "1f1b", 1, 2, 8},         {GRID(1, 1, 1), F32, false, "1f1b", 1, 4, 6},
-    {GRID(1, 2, 2), F32, false, "1f1b", 1, 0, 10},       {GRID(2, 2, 1), BF16, false, "1f1b", 1, 0, 10},
-    {GRID(2, 4, 1), F32, true, "gpipe", 1, 2, 8},        {GRID(1, 2, 2), BF16, true, "interleaved", 2, 0, 8},
-    {GRID(1, 4, 2), F32, true, "zb-h1", 1, 0, 8},        {GRID(1, 2, 2), F32, false, "zb-h2", 1, 2, 6},
-    {GRID(2, 2, 2), F32, true, "zb-v", 2, 0, 8},         {GRID(1, 4, 2), BF16, false, "interleaved", 2, 2, 8},
-    {GRID(2, 1, 2), F32, false, "interleaved", 2, 0, 4}, {GRID(1, 3, 1), F16, false, "1f1b", 1, 0, 6},
+    {GRID(1, 2, 1), F32, false, "1f1b", 1, 0, 10},
+    {GRID(1, 4, 1), BF16, true, "1f1b", 1, 0, 10},
+    {GRID(1, 2, 1), F32, true, "1f1b", 1, 2, 8},
+    {GRID(1, 1, 1), F32, false, "1f1b", 1, 4, 6},
+    {GRID(1, 2, 2), F32, false, "1f1b", 1, 0, 10},
+    {GRID(2, 2, 1), BF16, false, "1f1b", 1, 0, 10},
+    {GRID(2, 4, 1), F32, true, "gpipe", 1, 2, 8},
+    {GRID(1, 2, 2), BF16, true, "interleaved", 2, 0, 8},
+    {GRID(1, 4, 2), F32, true, "zb-h1", 1, 0, 8},
+    {GRID(1, 2, 2), F32, false, "zb-h2", 1, 2, 6},
+    {GRID(2, 2, 2), F32, true, "zb-v", 2, 0, 8},
+    {GRID(1, 4, 2), BF16, false, "interleaved", 2, 2, 8},
+    {GRID(2, 1, 2), F32, false, "interleaved", 2, 0, 4},
+    {GRID(1, 3, 1), F16, false, "1f1b", 1, 0, 6},
     {GRID(1, 2, 1), E4M3, false, "1f1b", 1, 0, 6},
+    {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
+    {CUT_GRID(2, 2), F32, true, "1f1b", 1, 0, 8},
+    {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
+    {GRID(1, 2, 2), F32, 2, "1f1b", 1, 0, 8},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static int step_microbatches(const Case *c) {
+    if (c->sharded == SHARD_GRADIENTS) return 1;
     return 4 * grid_along(c->grid, AXIS_PP) * (c->leaves ? c->leaves : 1);
 }
 
@@ -43,8 +53,9 @@ static EngineSpec spec_of(const Case *c) {
     spec.mode.dtype = c->dtype, spec.mode.recipe = RECIPE_DELAYED, spec.mode.delayed.history = 2;
     if (c->dtype == E4M3) spec.mode.dtype = BF16, spec.mode.float8 = FLOAT8_HYBRID;
     spec.mode.sequence_parallel = grid_along(c->grid, AXIS_TP) > 1 && c->sharded;
-    spec.sharding = spec.overlap_gradients = spec.overlap_weights = c->sharded;
+    spec.sharding = (Sharding)c->sharded, spec.overlap_gradients = spec.overlap_weights = c->sharded;
     spec.virtual_data = c->leaves * d;
+    spec.mode.context_way = (ContextWay)((c - cases) % NUM_CONTEXT_WAYS); // in turn
     spec.audits = true;
     return spec;
 }
@@ -120,7 +131,7 @@ StepResult __wrap_engine_train(Engine *engine, Batch batch, StepOptions options)
 
 static void complain(const Case *c, int steps) {
     int m = step_microbatches(c), sizes[MAX_RUN_STEPS];
-    for (int i = 0; i < MAX_RUN_STEPS; i++) sizes[i] = i % 3 == 1 ? m / 2 : m;
+    for (int i = 0; i < MAX_RUN_STEPS; i++) sizes[i] = i % 3 == 1 && m > 1 ? m / 2 : m;
     RunPlan plan = {.spec = spec_of(c),
                     .steps = steps,
                     .lr = 1e-2,

@@ -1,5 +1,6 @@
-// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}, and some with sequences cut over c: GPT and Llama, fp32 and
-// bf16, whole and sharded optimizer, AdamW and Muon, with an average of the weights and without. Going on from a
+// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}, and some with sequences cut over c
+// or experts on several ranks: GPT, Llama and a Llama of experts with biases, fp32 and bf16, whole and sharded
+// optimizer, AdamW and Muon, with an average of the weights and without. Going on from a
 // checkpoint of the same grid is never having stopped, bit for bit; what another grid has loaded and saved again is the
 // same tensors, byte for byte.
 //
@@ -21,7 +22,10 @@ static int num_grids;
 
 static const Grid cut_grids[] = {{.size = {[AXIS_CP] = 2, [AXIS_PP] = 2}},
                                  {.size = {[AXIS_CP] = 4, [AXIS_DP] = 2}},
-                                 {.size = {[AXIS_TP] = 2, [AXIS_CP] = 2, [AXIS_DP] = 2}}};
+                                 {.size = {[AXIS_TP] = 2, [AXIS_CP] = 2, [AXIS_DP] = 2}},
+                                 {.size = {[AXIS_DP] = 2, [AXIS_EP] = 2}},
+                                 {.size = {[AXIS_DP] = 4, [AXIS_EP] = 2, [AXIS_PP] = 2}},
+                                 {.size = {[AXIS_TP] = 2, [AXIS_DP] = 4, [AXIS_EP] = 4}}};
 
 static void list_grids(void) {
     num_grids = 0;
@@ -36,10 +40,11 @@ static void list_grids(void) {
 // fifth to the eighth.
 static void list_few_grids(void) {
     static const Grid few[] = {GRID(1, 1, 1), GRID(1, 1, 3), GRID(2, 1, 2), GRID(4, 1, 1), GRID(1, 2, 2),
-                               GRID(1, 3, 1), GRID(2, 2, 1), GRID(1, 4, 1), GRID(1, 1, 4)};
+                               GRID(1, 2, 1), GRID(2, 2, 1), GRID(1, 4, 1), GRID(1, 1, 4)};
     num_grids = sizeof few / sizeof *few;
     memcpy(grids, few, sizeof few);
-    grids[num_grids++] = cut_grids[0];
+    grids[5] = cut_grids[3]; // of a setting with experts
+    grids[num_grids++] = cut_grids[0], grids[num_grids++] = (Grid)GRID(1, 3, 1);
 }
 
 // ---- one run ------------------------------------------------------------------------------------
@@ -64,17 +69,24 @@ static void make_setting(Setting *s, Grid grid, int number) {
     const char *schedule = grid_along(grid, AXIS_PP) == 2 ? "zb-v" : two_chunks ? "interleaved" : "1f1b";
     s->spec = run_spec(grid, schedule, two_chunks ? 2 : 1, LAYERS, 4 * grid_along(grid, AXIS_DP));
     ModelShape *shape = &s->spec.shape;
-    if (llama) run_make_llama(&s->spec);
+    if (llama) run_make_model(&s->spec, sharded ? RUN_EXPERTS : RUN_LLAMA);
+    if (llama && sharded) {
+        shape->experts = 8;
+        shape->router_sigmoid = shape->router_bias = true;
+        s->spec.bias_rate = 0.01f;
+    }
     shape->heads = llama ? 16 : 8, shape->head_size = llama ? 2 : 4, shape->groups = llama ? 8 : 0;
     s->spec.mode.dtype = bf16 ? BF16 : F32;
+    s->spec.mode.context_way = grid_along(grid, AXIS_CP) > 1 ? (ContextWay)(number % NUM_CONTEXT_WAYS) : 0;
     s->spec.sharding = sharded && grid_along(grid, AXIS_DP) > 1;
     s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.sharding;
     set_optimizer(&s->spec, number);
     layer_balance(LAYERS, grid_along(grid, AXIS_PP) * s->spec.num_chunks, 0, 0, s->counts);
     s->spec.split.counts = s->counts;
-    snprintf(s->name, sizeof s->name, "t%d c%d d%d p%d %s %s%s", grid_along(grid, AXIS_TP),
-             grid_along(grid, AXIS_CP), grid_along(grid, AXIS_DP), grid_along(grid, AXIS_PP),
-             llama ? "llama" : "gpt", bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
+    snprintf(s->name, sizeof s->name, "t%d c%d d%d e%d p%d %s %s%s", grid_along(grid, AXIS_TP),
+             grid_along(grid, AXIS_CP), grid_along(grid, AXIS_DP), grid_along(grid, AXIS_EP),
+             grid_along(grid, AXIS_PP), llama ? "llama" : "gpt", bf16 ? "bf16" : "fp32",
+             sharded ? " sharded" : "");
 }
 
 // What the ranks of one run share while they load and save.

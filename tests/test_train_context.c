@@ -1,5 +1,6 @@
-// Context parallelism: sequences over c ranks have the losses of whole ones. The first step has the same bits, for any c,
-// model and way to run it; later ones differ by the rounding of sums over ranks. Memory is what was predicted.
+// Context parallelism: sequences over c ranks have the losses of whole ones, whichever way ranks share attention. The
+// first step has the same bits, for any c, model and way to run it, but in a ring, which adds up queries' keys in another
+// order; later ones differ by the rounding of sums over ranks. Memory is what was predicted.
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -10,7 +11,7 @@ enum { LAYERS = 4, GLOBAL_BATCH = 8, STEPS = 3 };
 typedef struct {
     const char *name;
     RunModel model;
-    bool documents, masked, per_token, limited, probabilities, sharded, lora;
+    bool documents, masked, per_token, limited, probabilities, sharded, lora, float8;
     int microbatch, t, p;
     DType dtype;
     Recompute recompute;
@@ -25,6 +26,8 @@ static const Way ways[] = {
     {.name = "parallel, all recomputed", .model = RUN_PARALLEL, .recompute = RECOMPUTE_UNIFORM},
     {.name = "limited, probabilities kept", .limited = true, .probabilities = true, .microbatch = 2},
     {.name = "limited llama in bf16", .model = RUN_LLAMA, .limited = true, .documents = true, .dtype = BF16},
+    {.name = "8 bits", .dtype = BF16, .float8 = true, .microbatch = 8},
+    {.name = "latents", .model = RUN_LATENT, .documents = true, .microbatch = 2},
     {.name = "adapters", .model = RUN_LLAMA, .lora = true, .microbatch = 2},
 };
 
@@ -49,19 +52,32 @@ static RunPlan plan_of(const Way *way, int c) {
     spec->first_keys = spec->positions = way->documents;
     spec->masked = way->masked, spec->per_token = way->per_token;
     spec->sharding = way->sharded ? SHARD_OPTIMIZER : SHARD_NOTHING;
+    if (way->float8) spec->mode.float8 = FLOAT8_HYBRID, spec->mode.recipe = RECIPE_TENSORWISE;
     if (way->lora) spec->shape.lora_rank = 3, spec->shape.lora_alpha = 6, spec->shape.lora_dropout = 0.2f;
     if (way->lora) spec->shape.lora_targets = LORA_QKV | LORA_PROJ | LORA_FC1 | LORA_FC2;
     return plan;
 }
 
-static void compare(const Way *way, const RunResult *one, int c) {
+// Ranks that exchange heads have as many of them; a ring keeps no probabilities.
+static bool possible(const RunPlan *plan) {
+    const ModelShape *shape = &plan->spec.shape;
+    int groups = model_groups(shape), t = grid_along(plan->spec.grid, AXIS_TP);
+    if (plan->spec.mode.context_way == CONTEXT_RING && plan->spec.mode.keep_probabilities) return false;
+    return plan->spec.mode.context_way != CONTEXT_ALL_TO_ALL ||
+           groups / t % grid_along(plan->spec.grid, AXIS_CP) == 0;
+}
+
+static void compare(const Way *way, const RunResult *one, int c, ContextWay share) {
+    static const char *const shares[NUM_CONTEXT_WAYS] = {"all_gather", "a2a", "p2p"};
     RunResult result;
     char name[120];
     RunPlan plan = plan_of(way, c);
+    plan.spec.mode.context_way = share;
     double tolerance = way->dtype == F32 ? 1e-5 : 2e-2;
-    snprintf(name, sizeof name, "%s, c %d", way->name, c);
+    snprintf(name, sizeof name, "%s, c %d, %s", way->name, c, shares[share]);
+    if (!possible(&plan)) return;
     if (!run_or_complain(&plan, name, &result)) return;
-    EXPECT(!memcmp(&one->loss[0], &result.loss[0], sizeof result.loss[0]),
+    EXPECT(share == CONTEXT_RING || !memcmp(&one->loss[0], &result.loss[0], sizeof result.loss[0]),
            "%s: the first loss is %.9g, not %.9g", name, (double)result.loss[0], (double)one->loss[0]);
     for (int i = 0; i < STEPS; i++) {
         double loss = fabs((double)(one->loss[i] - result.loss[i])) / (double)one->loss[i];
@@ -77,7 +93,8 @@ static void cuts_change_rounding_alone(void) {
         RunResult one;
         if (!run_or_complain(&plan, ways[i].name, &one)) return;
         for (int c = 2; c <= (ways[i].t ? 2 : 8); c *= 2)
-            if (!harness_short() || c == 2) compare(&ways[i], &one, c);
+            for (ContextWay share = 0; share < NUM_CONTEXT_WAYS; share++)
+                if (!harness_short() || c == 2) compare(&ways[i], &one, c, share);
     }
 }
 

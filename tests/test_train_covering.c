@@ -6,8 +6,8 @@
 // leaves. What changes rounding (t, c, d without a tree, sequence parallelism) is compared in tolerances.
 // The set is the smallest that the greedy search finds; the long form (TRIREME_TEST_LONG) has at least 210 combinations.
 // The short form runs a few combinations that hold every choice.
-// The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED` prints the bits of those
-// runs that a script compares between threads and MPI processes: with that many ranks, checked or not.
+// The program is also a worker: `test_train_covering worker TRANSPORT RANKS CHECKED SHARE` prints the bits of those
+// runs that a script compares between threads and processes: with that many ranks, checked or not, of share 0 or 1.
 #include "harness.h"
 #include "runs.h"
 #include <math.h>
@@ -50,6 +50,8 @@ typedef enum {
     PER_TOKEN,
     OPTIMIZER,
     CONTEXT,
+    CONTEXT_WAYS,
+    EXPERT_RANKS,
     NUM_FACTORS
 } Factor;
 
@@ -61,15 +63,16 @@ enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
         3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2,
-        2, 2, 4, 2, 2, 3};
+        2, 2, 4, 2, 2, 3, NUM_CONTEXT_WAYS,  2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
 // What the function depends on, and how it is rounded; the others are ways of computing it.
 static const bool matters[NUM_FACTORS] = {
-    [TENSOR] = true,  [DATA] = true,          [SEQUENCE_PARALLEL] = true, [PRECISION] = true, [MODEL] = true,
-    [DROPOUT] = true, [PROBABILITIES] = true, [MICROBATCH_SIZE] = true,   [MASKED] = true,    [TREE] = true,
-    [VISIBLE] = true, [PER_TOKEN] = true,     [OPTIMIZER] = true,         [CONTEXT] = true};
+    [TENSOR] = true,    [DATA] = true,    [SEQUENCE_PARALLEL] = true, [PRECISION] = true,
+    [MODEL] = true,     [DROPOUT] = true, [PROBABILITIES] = true,     [MICROBATCH_SIZE] = true,
+    [MASKED] = true,    [TREE] = true,    [VISIBLE] = true,           [PER_TOKEN] = true,
+    [OPTIMIZER] = true, [CONTEXT] = true, [CONTEXT_WAYS] = true,      [EXPERT_RANKS] = true};
 
 typedef struct {
     int level[NUM_FACTORS];
@@ -112,6 +115,7 @@ static RunPlan plan_of(const Case *c) {
     Grid grid = GRID(powers[l[TENSOR]], powers[l[DATA]], powers[l[PIPELINE]]);
     const ScheduleKind *kind = schedule_kinds[l[SCHEDULE]];
     grid.size[AXIS_CP] = powers[l[CONTEXT]];
+    grid.size[AXIS_EP] = powers[l[EXPERT_RANKS]];
     RunPlan plan = {.spec = run_spec(grid, kind->name, kind->min_chunks, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
                     .lr = 3e-3,
@@ -131,6 +135,7 @@ static RunPlan plan_of(const Case *c) {
     if (l[PRECISION] >= FIRST_RECIPE) use_recipe(&spec->mode, (ScalingRecipe)(l[PRECISION] - FIRST_RECIPE));
     spec->mode.sequence_parallel = l[SEQUENCE_PARALLEL];
     spec->mode.keep_probabilities = l[PROBABILITIES];
+    spec->mode.context_way = (ContextWay)l[CONTEXT_WAYS];
     spec->first_keys = spec->positions = l[VISIBLE] & 1;
     if (l[VISIBLE] & 2) run_limit_attention(spec);
     spec->per_token = l[PER_TOKEN];
@@ -153,12 +158,13 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
                                             ", sharded values", ", shared values"};
     static const char *const types[NUM_PRECISIONS] = {"fp32",        "bf16",          "fp16",  "fp8",
                                                       "delayed fp8", "blockwise fp8", "mxfp8", "nvfp4"};
+    static const char *const ways[NUM_CONTEXT_WAYS] = {"", " by heads", " in a ring"};
     static const char *const layers[] = {"", ", uneven stages", ", empty stages"};
     const int *l = c->level;
     snprintf(
         text, NAME_BYTES,
-        "t%d c%d d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s",
-        powers[l[TENSOR]], powers[l[CONTEXT]], powers[l[DATA]], powers[l[PIPELINE]],
+        "t%d c%d%s d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        powers[l[TENSOR]], powers[l[CONTEXT]], ways[l[CONTEXT_WAYS]], powers[l[DATA]], powers[l[PIPELINE]],
         schedule_kinds[l[SCHEDULE]]->name, recomputations[l[RECOMPUTATION]],
         l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "", shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES],
         types[l[PRECISION]], run_model_names[l[MODEL]], l[DROPOUT] ? ", dropout" : "",
@@ -166,7 +172,8 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
         l[MASKED] ? ", masked" : "", layers[l[LAYERS_OF_STAGES]], l[EVALUATIONS] ? ", evaluations" : "",
         l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
         l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
-        l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "");
+        l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "",
+        l[EXPERT_RANKS] ? ", two expert ranks" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------
@@ -195,15 +202,19 @@ static bool possible(const Case *one) {
     const int *l = one->level;
     int t = powers[l[TENSOR]], c = powers[l[CONTEXT]], d = powers[l[DATA]], p = powers[l[PIPELINE]];
     if (t * c * d * p > 8) return false;
-    if (c > 1 && (l[TREE] || l[PRECISION] >= FIRST_RECIPE)) return false;
+    if (c > 1 && (l[TREE] || l[PRECISION] == FIRST_RECIPE + RECIPE_NVFP4)) return false;
+    if (c == 1 && l[CONTEXT_WAYS]) return false;
     if (l[SEQUENCE_PARALLEL] && (t == 1 || l[RECOMPUTATION] == 5)) return false;
     if (t == 1 && l[RECOMPUTATION] == 5) return false;
     if (c * d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
     if (p == 1 && l[MESSAGES]) return false;
+    if (l[EXPERT_RANKS] && (l[MODEL] != RUN_EXPERTS || c * d == 1)) return false;
     RunPlan plan = plan_of(one);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;
+    if (l[CONTEXT_WAYS] == CONTEXT_RING && l[PROBABILITIES]) return false;
+    if (l[CONTEXT_WAYS] == CONTEXT_ALL_TO_ALL && model_groups(&spec->shape) / t % c) return false;
     return schedule_is_known_to_exist(one, spec);
 }
 
@@ -274,7 +285,7 @@ static Case plain(const Case *c) {
     Case result = {.level = {[EVALUATIONS] = 1}};
     for (int f = 0; f < NUM_FACTORS; f++)
         if (matters[f]) result.level[f] = c->level[f];
-    if (c->level[TREE]) result.level[DATA] = 0;
+    if (c->level[TREE]) result.level[DATA] = result.level[EXPERT_RANKS] = 0;
     return result;
 }
 
@@ -410,11 +421,11 @@ static void grids_are_close(void) {
 
 // ---- worker ------------------------------------------------------------------------------------------
 
-enum { GRIDS = 27, EVERY = 3, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
+enum { GRIDS = 27, SHARES = 2, EVERY = 6, MAX_SHARED = GRIDS + MAX_CASES / EVERY };
 
-// The runs of threads and of MPI processes: every grid, interleaved where it has pipeline ranks, and a third of the
-// covering set.
-static int shared_cases(Case cases[MAX_SHARED]) {
+// The runs of threads and of processes: every grid, interleaved where it has pipeline ranks, and a sixth of the
+// covering set, another one for each share.
+static int shared_cases(int share, Case cases[MAX_SHARED]) {
     static CoveringSet set;
     int count = 0;
     for (int t = 0; t < 3; t++)
@@ -424,18 +435,18 @@ static int shared_cases(Case cases[MAX_SHARED]) {
                     .level = {
                         [TENSOR] = t, [PIPELINE] = p, [DATA] = d, [SCHEDULE] = p ? 2 : 0, [DROPOUT] = 1}};
     make_set(&set);
-    for (int i = EVERY / 2 - 1; i < set.count; i += EVERY) cases[count++] = set.cases[i];
+    for (int i = EVERY / SHARES * share; i < set.count; i += EVERY) cases[count++] = set.cases[i];
     return count;
 }
 
 // Those of one launch. Processes run them all in it; threads, which others are compared with, each in one of its
 // own.
-static int worker(const char *transport, int ranks, bool checked) {
+static int worker(const char *transport, int ranks, bool checked, int share) {
     static Case cases[MAX_SHARED];
     static RunPlan plans[MAX_SHARED];
     static RunResult results[MAX_SHARED];
     static char names[MAX_SHARED][NAME_BYTES];
-    int all = shared_cases(cases), count = 0;
+    int all = shared_cases(share, cases), count = 0;
     for (int i = 0; i < all; i++) {
         RunPlan plan = plan_of(&cases[i]);
         if (!possible(&cases[i]) || grid_size(plan.spec.grid) != ranks || plan.check_comm != checked)
@@ -454,7 +465,8 @@ static int worker(const char *transport, int ranks, bool checked) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 5 && !strcmp(argv[1], "worker")) return worker(argv[2], atoi(argv[3]), atoi(argv[4]));
+    if (argc == 6 && !strcmp(argv[1], "worker"))
+        return worker(argv[2], atoi(argv[3]), atoi(argv[4]), atoi(argv[5]) % SHARES);
     return harness_run(
         (const Test[]){{"every_combination_gives_the_same_bits", every_combination_gives_the_same_bits},
                        {"grids_are_close", grids_are_close},

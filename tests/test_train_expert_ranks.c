@@ -138,6 +138,98 @@ static void nothing_else_changes_a_bit(void) {
     }
 }
 
+// ---- losses of routers ------------------------------------------------------------------------------------
+
+enum { NUM_LOADS = LAYERS * (4 + NUM_LOAD_SUMS) };
+
+static void keep_loads(Engine *engine, void *self) {
+    const ExpertLoads *loads = engine_expert_loads(engine);
+    run_expect_predicted_memory(engine, NULL);
+    if (engine_context(engine)->groups.topology.rank == 0)
+        memcpy(self, loads->sums, NUM_LOADS * sizeof *loads->sums);
+}
+
+static void expect_loads(const double *got, const double *want, double room, const char *name) {
+    for (int i = 0; i < NUM_LOADS; i++)
+        EXPECT(fabs(got[i] - want[i]) <= room * fabs(want[i]), "%s: number %d of the loads is %.9g, not %.9g",
+               name, i, got[i], want[i]);
+}
+
+static RunPlan plan_with_losses(const Where *at, bool by_sequence, double *loads) {
+    RunPlan plan = plan_on(at, "cpu");
+    plan.spec.mode.router = (RouterTraining){.balance = 0.5f, .z = 0.01f, .by_sequence = by_sequence};
+    plan.finished = keep_loads, plan.self = loads;
+    return plan;
+}
+
+// Also where the loss is per token, and tokens are masked; with jitter, and with capacities.
+static void losses_mean_the_same_on_every_grid(void) {
+    static const Where all[] = {{1, 1, 1, 1, 1, false}, {1, 4, 1, 1, 4, false}, {2, 1, 1, 2, 1, true},
+                                {2, 2, 1, 1, 2, true},  {2, 1, 1, 2, 1, false}, {1, 1, 2, 1, 1, false},
+                                {1, 2, 1, 1, 2, false}};
+    for (int way = 0; way < 4; way += harness_short() ? 3 : 1) {
+        RunResult first, result;
+        double loads[2][NUM_LOADS];
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            RunPlan plan = plan_with_losses(&all[i], way & 1, loads[i > 0]);
+            plan.spec.per_token = plan.spec.masked = way & 2;
+            bool cuts = i + 1 == sizeof all / sizeof *all;
+            if (cuts) plan.spec.grid.size[AXIS_CP] = plan.spec.mode.context_ranks = 2;
+            if (cuts) plan.spec.grid.size[AXIS_DP] = 1, plan.spec.num_microbatches *= 2;
+            if (way & 2) plan.spec.mode.router.jitter = 0.1f;
+            if (way == 3 && cuts) break; // capacities are of whole sequences
+            if (way == 3) plan.spec.mode.router.capacity = 1, plan.spec.mode.microbatch = 2;
+            if (way == 3) plan.spec.num_microbatches /= 2;
+            if (!run_at(&all[i], plan, i ? &result : &first)) return;
+            if (!i) continue;
+            expect_near(&result, &first, &all[i], 0);
+            expect_loads(loads[1], loads[0], 1e-4, name_of(&all[i]));
+        }
+    }
+}
+
+static void losses_keep_bits(void) {
+    static const Where at = {1, 2, 2, 1, 2, false}, alone = {1, 1, 2, 1, 1, false};
+    RunResult first, result;
+    double loads[2][NUM_LOADS];
+    for (int way = 0; way < 5; way++) {
+        RunPlan plan = plan_with_losses(way == 4 ? &alone : &at, true, loads[way > 0]);
+        plan.spec.virtual_data = 8;
+        plan.spec.mode.router.capacity = 1.2f, plan.spec.mode.router.jitter = 0.1f;
+        if (way == 1) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+        if (way == 2) plan.spec.schedule = "zb-h1";
+        if (way == 3) plan.spec.device = "check";
+        if (!run_at(&at, plan, way ? &result : &first)) return;
+        if (!way) continue;
+        run_expect_same_bits(&first, &result, "losses of routers");
+        expect_loads(loads[1], loads[0], way == 4 ? 1e-12 : 0, "losses of routers");
+    }
+}
+
+// ---- biases -----------------------------------------------------------------------------------------------
+
+// They follow whole numbers, so nothing changes a bit of them, nor of what follows.
+static void biases_keep_bits(void) {
+    static const Where all[] = {
+        {1, 1, 1, 1, 1, false}, {1, 2, 1, 1, 2, false}, {1, 4, 1, 1, 2, false}, {1, 2, 2, 1, 2, false}};
+    RunResult first, result, without;
+    for (int way = 0; way < 8; way++) {
+        const Where *at = &all[way < 4 ? way : way & 1];
+        RunPlan plan = plan_on(at, way == 7 ? "check" : "cpu");
+        plan.spec.virtual_data = 8;
+        plan.spec.shape.router_sigmoid = plan.spec.shape.router_bias = true;
+        plan.spec.bias_rate = 0.05f;
+        plan.spec.sharding = way == 2 ? SHARD_OPTIMIZER : way == 5 ? SHARD_VALUES : SHARD_NOTHING;
+        if (way == 3) plan.spec.schedule = "zb-h1";
+        if (way == 6) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+        if (way == 4) plan.spec.shape.router_bias = false;
+        if (!run_at(at, plan, way == 0 ? &first : way == 4 ? &without : &result)) return;
+        if (way && way != 4) run_expect_same_bits(&first, &result, name_of(at));
+    }
+    EXPECT(without.loss[0] == first.loss[0] && without.loss[STEPS - 1] != first.loss[STEPS - 1],
+           "biases change nothing after a step");
+}
+
 // ---- the worst routing ------------------------------------------------------------------------------------
 
 // Equal logits: every token goes to the experts with the lowest numbers, which are on one rank.
@@ -199,12 +291,16 @@ static void wrong_grids_are_refused(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"forwards_have_the_same_bits", forwards_have_the_same_bits},
-                                      {"steps_agree", steps_agree},
-                                      {"leaves_keep_all_bits", leaves_keep_all_bits},
-                                      {"nothing_else_changes_a_bit", nothing_else_changes_a_bit},
-                                      {"worst_routing_fits", worst_routing_fits},
-                                      {"wrong_grids_are_refused", wrong_grids_are_refused},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"forwards_have_the_same_bits", forwards_have_the_same_bits},
+                       {"steps_agree", steps_agree},
+                       {"leaves_keep_all_bits", leaves_keep_all_bits},
+                       {"nothing_else_changes_a_bit", nothing_else_changes_a_bit},
+                       {"losses_mean_the_same_on_every_grid", losses_mean_the_same_on_every_grid},
+                       {"losses_keep_bits", losses_keep_bits},
+                       {"biases_keep_bits", biases_keep_bits},
+                       {"worst_routing_fits", worst_routing_fits},
+                       {"wrong_grids_are_refused", wrong_grids_are_refused},
+                       {0}},
+        argc, argv);
 }

@@ -22,12 +22,25 @@ typedef struct {
     const char *name;
     bool sigmoid, pre_softmax;
     int groups, open_groups, topk, shared;
+    RouterTraining router;
 } Form;
 
 static const Form forms[] = {
-    {"softmax after the choice", false, false, 0, 0, 2, 8},
-    {"softmax before the choice", false, true, 0, 0, 3, 0},
-    {"sigmoids in groups", true, false, 2, 1, 2, 8},
+    {"softmax after the choice", false, false, 0, 0, 2, 8, {.z = 0}},
+    {"softmax before the choice", false, true, 0, 0, 3, 0, {.z = 0}},
+    {"sigmoids in groups", true, false, 2, 1, 2, 8, {.z = 0}},
+    {"a loss of each microbatch", false, false, 0, 0, 2, 8, {.balance = 0.5f}},
+    {"losses of each sequence", false, true, 0, 0, 3, 0, {.balance = 0.5f, .z = 0.1f, .by_sequence = true}},
+    {"a capacity", false, false, 0, 0, 2, 8, {.capacity = 1}},
+    {"a capacity by position, jitter",
+     false,
+     true,
+     0,
+     0,
+     3,
+     0,
+     {.balance = 0.5f, .capacity = 1.1f, .by_position = true, .jitter = 0.2f}},
+    {"losses of sigmoids", true, false, 2, 1, 2, 8, {.balance = 0.5f, .z = 0.1f}},
 };
 
 static EngineSpec spec_of_form(const Form *form) {
@@ -38,6 +51,8 @@ static EngineSpec spec_of_form(const Form *form) {
     s->experts_topk = form->topk, s->shared_ffn = form->shared;
     s->router_scale = 1.5f, s->init_std = 0.2f, s->seed = 77; // no choice changes within a step
     spec.device = "reference";
+    spec.mode.router = form->router;
+    spec.mode.microbatch = 2, spec.num_microbatches = 1;
     return spec;
 }
 
@@ -46,8 +61,19 @@ static bool is_of_experts(const Param *p) {
            strstr(p->spec.name, "pre_mlp_layernorm");
 }
 
-static float loss_beside(Engine *engine, const Param *p, Batch batch, const float *value,
-                         const float *gradient, double step) {
+// What training minimizes: the loss, and those of all layers' routers.
+static double whole_loss(Engine *engine, Batch batch) {
+    const RouterTraining *router = &engine_spec_of(engine)->mode.router;
+    const ExpertLoads *loads = engine_expert_loads(engine);
+    double loss = (double)engine_gradients(engine, batch, 1).loss;
+    for (int layer = 0; layer < loads->layers; layer++)
+        loss += (double)router->balance * *expert_load_sum(loads, layer, LOAD_BALANCE_LOSS) +
+                (double)router->z * *expert_load_sum(loads, layer, LOAD_Z_LOSS);
+    return loss;
+}
+
+static double loss_beside(Engine *engine, const Param *p, Batch batch, const float *value,
+                          const float *gradient, double step) {
     const Context *c = engine_context(engine);
     int64_t count = param_local_count(p);
     float *moved = malloc((size_t)count * sizeof *moved);
@@ -55,7 +81,7 @@ static float loss_beside(Engine *engine, const Param *p, Batch batch, const floa
     for (int64_t i = 0; i < count; i++) moved[i] = (float)((double)value[i] + step * (double)gradient[i]);
     device_upload(c->device, c->stream, p->value, moved);
     free(moved);
-    return engine_evaluate(engine, batch);
+    return whole_loss(engine, batch);
 }
 
 // The slope of the loss along the gradient is the square of its length.
@@ -69,8 +95,8 @@ static void check_parameter(Engine *engine, const Param *p, Batch batch, const f
     device_download(c->device, c->stream, value, p->value);
     for (int64_t i = 0; i < count; i++) square += (double)gradient[i] * (double)gradient[i];
     double step = 5e-4 / sqrt(square); // the loss changes by as many times the length of the gradient
-    double up = (double)loss_beside(engine, p, batch, value, gradient, step),
-           down = (double)loss_beside(engine, p, batch, value, gradient, -step);
+    double up = loss_beside(engine, p, batch, value, gradient, step),
+           down = loss_beside(engine, p, batch, value, gradient, -step);
     double slope = (up - down) / (2 * step);
     device_upload(c->device, c->stream, p->value, value);
     free(value);

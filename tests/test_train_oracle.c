@@ -1,5 +1,5 @@
 // The whole model against an independent one: initial values, logits, every gradient and ten AdamW steps of
-// tests/golden/oracle_gpt.txt, oracle_llama.txt and two variants, and 20 steps of Muon in oracle_muon.txt, which
+// tests/golden/oracle_gpt.txt, oracle_llama.txt and variants, experts among them, and 20 steps of Muon in oracle_muon.txt, which
 // tests/oracle/oracle.py printed (PyTorch, float64).
 // tests/oracle/README.md has the format and the tolerances.
 #include "harness.h"
@@ -18,9 +18,10 @@ typedef struct {
 
 typedef struct {
     int version, layers, hidden, heads, groups, ffn, sequence, vocabulary, micro_batch, microbatches, llama,
-        exact, llama3, limited, muon, num_params, num_steps;
+        exact, llama3, limited, muon, experts, topk, shared, num_params, num_steps;
     long seed;
-    double perturbation, adamw[6], momentum, extra_scale, loss, step_loss[MAX_STEPS], step_norm[MAX_STEPS];
+    double perturbation, adamw[6], router[2], momentum, extra_scale, loss, step_loss[MAX_STEPS],
+        step_norm[MAX_STEPS];
     struct {
         int sample, position;
         double value[MAX_VOCABULARY];
@@ -73,6 +74,7 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
                  {"llama3", &g->llama3},
                  {"limited", &g->limited},
                  {"muon", &g->muon},
+                 {"experts", &g->experts},
                  {"sequence", &g->sequence},
                  {"vocabulary", &g->vocabulary},
                  {"micro_batch", &g->micro_batch},
@@ -85,6 +87,8 @@ static bool read_numbers(FILE *f, Golden *g, const char *key) {
     if (!strcmp(key, "perturbation")) return fscanf(f, "%lf", &g->perturbation) == 1;
     if (!strcmp(key, "momentum")) return fscanf(f, "%lf %lf", &g->momentum, &g->extra_scale) == 2;
     if (!strcmp(key, "loss")) return fscanf(f, "%lf", &g->loss) == 1;
+    if (!strcmp(key, "router"))
+        return fscanf(f, "%d %d %lf %lf", &g->topk, &g->shared, &g->router[0], &g->router[1]) == 4;
     double *a = g->adamw;
     return !strcmp(key, "adamw") &&
            fscanf(f, "%lf %lf %lf %lf %lf %lf", a, a + 1, a + 2, a + 3, a + 4, a + 5) == 6;
@@ -151,6 +155,9 @@ static EngineSpec golden_spec(const Golden *g, Grid grid, const char *schedule, 
     }
     s->hidden = g->hidden, s->heads = g->heads, s->head_size = g->hidden / g->heads, s->ffn = g->ffn;
     s->groups = g->groups;
+    s->experts = g->experts, s->experts_topk = g->topk, s->shared_ffn = g->shared;
+    s->expert_ffn = g->experts ? g->ffn : 0;
+    spec.mode.router = (RouterTraining){.balance = (float)g->router[0], .z = (float)g->router[1]};
     s->sequence = s->positions = g->sequence;
     s->vocabulary = g->vocabulary,
     spec.mode.padded_vocabulary = padded_vocabulary(g->vocabulary, 8, grid_along(grid, AXIS_TP));
@@ -375,6 +382,16 @@ static void muon_on(Grid grid, const char *schedule, int chunks, const char *dev
     compare_with(TEST_FOLDER "/golden/oracle_muon.txt", grid, schedule, chunks, device);
 }
 
+// Also where the experts are on several ranks.
+static void experts_on(Grid grid, int ep, const char *schedule, int chunks, const char *device) {
+    grid.size[AXIS_EP] = ep;
+    compare_with(TEST_FOLDER "/golden/oracle_experts.txt", grid, schedule, chunks, device);
+}
+
+static void experts(void) { experts_on((Grid)GRID(1, 1, 1), 1, "1f1b", 1, "cpu"); }
+static void experts_of_reference(void) { experts_on((Grid)GRID(1, 1, 1), 1, "1f1b", 1, "reference"); }
+static void experts_of_eight_ranks(void) { experts_on((Grid)GRID(2, 2, 2), 2, "interleaved", 2, "cpu"); }
+
 static void muon(void) { muon_on((Grid)GRID(1, 1, 1), "1f1b", 1, "cpu"); }
 static void muon_of_reference(void) { muon_on((Grid)GRID(1, 1, 1), "1f1b", 1, "reference"); }
 static void muon_of_eight_ranks(void) { muon_on((Grid)GRID(2, 2, 2), "interleaved", 2, "cpu"); }
@@ -397,6 +414,9 @@ int main(int argc, char **argv) {
                                       {"variants", variants},
                                       {"variants_of_reference", variants_of_reference},
                                       {"variants_of_eight_ranks", variants_of_eight_ranks},
+                                      {"experts", experts},
+                                      {"experts_of_reference", experts_of_reference},
+                                      {"experts_of_eight_ranks", experts_of_eight_ranks},
                                       {"muon", muon},
                                       {"muon_of_reference", muon_of_reference},
                                       {"muon_of_eight_ranks", muon_of_eight_ranks},

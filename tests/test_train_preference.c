@@ -87,6 +87,26 @@ static void tensor_ranks_are_close(void) {
         }
 }
 
+// The sums of an answer's tokens are those of all ranks: the first loss has the same bits.
+static void cut_sequences_are_close(void) {
+    for (RunModel model = 0; model < NUM_RUN_MODELS; model++) {
+        RunResult serial, result;
+        RunPlan plan = plan_for((Grid)GRID(1, 1, 1), "1f1b", 1, model);
+        run(&plan, &serial, run_model_names[model]);
+        plan = plan_for((Grid)CUT_GRID(2, 1), "1f1b", 1, model);
+        plan.spec.mode.context_ranks = 2;
+        run(&plan, &result, run_model_names[model]);
+        EXPECT(serial.loss[0] == result.loss[0], "%s: first losses %.9g and %.9g", run_model_names[model],
+               (double)serial.loss[0], (double)result.loss[0]);
+        for (int i = 0; i < STEPS; i++) {
+            double loss = fabs((double)(serial.loss[i] - result.loss[i])) / (double)serial.loss[i];
+            double norm = fabs(serial.norm[i] - result.norm[i]) / serial.norm[i];
+            EXPECT(loss < 1e-5 && norm < 1e-4, "%s: step %d: loss and norm differ by %.2g and %.2g",
+                   run_model_names[model], i, loss, norm);
+        }
+    }
+}
+
 // The head computes the logits of several chunks twice, and those of one chunk once.
 static void chunks_give_what_the_whole_gives(void) {
     for (int t = 1; t <= 2; t++) {
@@ -170,6 +190,7 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"pipelines change no bit", pipelines_change_no_bit},
                                       {"leaves change no bit", leaves_change_no_bit},
                                       {"tensor ranks are close", tensor_ranks_are_close},
+                                      {"cut sequences are close", cut_sequences_are_close},
                                       {"chunks give what the whole gives", chunks_give_what_the_whole_gives},
                                       {"other precisions train", other_precisions_train},
                                       {"losses differ and fall", losses_differ_and_fall},

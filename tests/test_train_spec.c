@@ -110,6 +110,7 @@ static const Row rows[] = {
     ROW(AUTO "--schedule-stash-limit 5", stash_limit, 5),
     ROW("--no-scatter-gather-tensors-in-pipeline", scatter_gather, false),
     ROW("--use-distributed-optimizer", sharding, true),
+    ROW("--data-parallel-sharding-strategy optim_grads --reduce-grads-every-microbatch", reduce_every, true),
     ROW("--overlap-grad-reduce", overlap_gradients, true),
     ROW(SHARDED "--overlap-param-gather", overlap_weights, true),
     ROW("--adam-beta1 0.5", adam.beta1, 0.5),

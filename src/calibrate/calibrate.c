@@ -47,7 +47,8 @@ static uint64_t key_of(const PlanRow *row, Protocol protocol) {
                      c->batch,
                      c->zero_stage,
                      (int)c->recompute};
-    return mix_all(numbers, sizeof numbers / sizeof *numbers);
+    uint64_t hash = mix_all(numbers, sizeof numbers / sizeof *numbers);
+    return m->experts ? mix(hash, (uint64_t)grid_along(c->grid, AXIS_EP)) : hash;
 }
 
 static int rising(const void *a, const void *b) {

@@ -1,6 +1,7 @@
 // Scores predictions of memory against measured rows: whether a run fits, and how many bytes it takes. Chooses the
 // two constants that no source states from a grid of values, because a count of wrong verdicts has no gradient.
 #include "calibrate/calibrate.h"
+#include "calibrate/row_predict.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,8 @@ static Status need_of_row(Rows *r, int i, const double choice[2], MemoryNeed *ne
         .machine = &r->machine, .stack = r->stack, .constants = constants_of(&r->machine, r->stack)};
     if (choice) costs.constants.activation_factor = choice[0], costs.constants.reserve_gb = choice[1];
     stack_apply_variant(r->stack, row->kernel, &costs.constants);
-    return memory_need(&costs, &row->model, &row->config, need);
+    ParallelConfig config = row_config(r->stack, row);
+    return memory_need(&costs, &row->model, &config, need);
 }
 
 // ---- scores --------------------------------------------------------------------------------------

@@ -66,11 +66,12 @@ static const Stack *find_stack(const RowPredictor *predictor, const PlanRow *row
     return predictor->stack;
 }
 
-// Returns the row's configuration. Choices that the row does not make are those of the stack.
-static ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
+ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
     ParallelConfig c = row->config;
+    if (!row->has_attention) c.attention = stack->unfused_attention ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     if (!row->has_scatter_gather) c.scatter_gather = stack->scatters_messages;
     if (!row->has_overlap_gradients) c.overlap_gradients = stack->overlaps_gradients;
+    c.groups_experts = !stack->is_trireme;
     if (!row->has_overlap_tensor) c.overlap_tensor = stack->overlaps_tensor;
     return c;
 }

@@ -17,6 +17,8 @@ typedef struct {
 
 Status row_predictor_open(RowPredictor *predictor, const Stack *stack);
 void row_predictor_close(RowPredictor *predictor);
+// Returns the row's configuration. Choices that the row does not make are those of the stack.
+ParallelConfig row_config(const Stack *stack, const PlanRow *row);
 // Predicts a row with the stack that it names if that is the predictor's or inherits from it, else with the
 // predictor's.
 Status row_predict(RowPredictor *predictor, const Constants *constants, const PlanRow *row, Prediction *out);

@@ -280,11 +280,20 @@ static Status read_method(const Source *s, PlanRow *row) {
     c->sequence_parallel = c->sequence_parallel && grid_along(c->grid, AXIS_TP) > 1;
     c->dtype = DTYPES[precision];
     c->factors = FACTORS[precision];
+    row->has_attention = *cell(s, COLUMN_attention) != 0;
     c->attention = attention ? ATTENTION_UNFUSED : ATTENTION_FUSED;
     c->recompute = KINDS[recompute];
     row->has_zero_stage = *cell(s, COLUMN_zero_stage) != 0;
     row->guessed |= !*cell(s, COLUMN_recompute) || (!has_sequence && c->sequence_parallel);
     return OK;
+}
+
+static Status read_experts(const Source *s, PlanRow *row) {
+    if (row_experts_read(cell(s, COLUMN_note), row)) return OK;
+    return fail(
+        ERR_DATA,
+        "%s: line %d: note '%.60s': \"MoE: ep=N E=N k=N\" with whole numbers says what experts a row has",
+        s->path, line_of(s), strstr(cell(s, COLUMN_note), "MoE: "));
 }
 
 static Status read_result(const Source *s, PlanRow *row) {
@@ -325,6 +334,7 @@ static Status read_row(const Source *s, PlanRow *row) {
     TRY(read_batch(s, row));
     TRY(read_schedule(s, row));
     TRY(read_method(s, row));
+    TRY(read_experts(s, row));
     return read_result(s, row);
 }
 

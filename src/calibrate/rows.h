@@ -6,7 +6,7 @@
 // member is false, and the configuration has what the stack would do or what the rule below says.
 typedef struct {
     char id[48], set[40], stack[64], model_name[48];
-    char gpu[MAX_NAME], kernel[32]; // kernel: of attention and norms; "": unknown
+    char gpu[MAX_NAME], kernel[64]; // kernel: of attention and norms, words with + between; "": unknown
     char machine[MAX_NAME];         // the shipped machine that fits best; "": none has this GPU
     double node_gbs;                // all NICs of a node, one direction; 0: unknown
     int devices_per_node;
@@ -17,7 +17,7 @@ typedef struct {
     int line;
     bool guessed; // the rule filled in microbatch, chunks, recomputation or sequence parallelism
     bool suspect; // the source doubts this row
-    bool has_zero_stage, has_scatter_gather, has_overlap_gradients, has_overlap_tensor;
+    bool has_attention, has_zero_stage, has_scatter_gather, has_overlap_gradients, has_overlap_tensor;
 } PlanRow;
 
 typedef struct {
@@ -35,12 +35,20 @@ typedef struct {
 // precision: bf16, fp16, fp32; fp8, mxfp8, nvfp4: bf16, but for the factors of the products of linear layers.
 // Models: swiglu stands for a Llama, gelu for a GPT with dropout of 0.1, relu2 for a Nemotron (counted like gelu,
 // with rotary positions, without biases and dropout).
+// note: "MoE: ep=64 E=256 k=8 shared=1, first 3 layers dense with ffn 18432" says that layers have E experts over ep
+// ranks, k of them a token's, and how many more all tokens have; ffn_hidden is then that of an expert. It may go on
+// with "head size 128", "heads are MLA" (the latents of DeepSeek-V3), "every other layer attends to a window of 128"
+// and "with MTP layer". Where it says "dispatcher deepep", "dispatcher hybridep", "all-to-all overlapped", "CUDA graph
+// full_iteration", "CUDA graph transformer_engine" or "tokens dropped", and where `stack` ends in a release, such as
+// "(26.06)", that is a word of the row's kernel: a variant of the stack may have its name.
 // The rule for what a row leaves open: microbatch 1, without a pipeline 4 or 2 where that divides; two layers per
-// chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; fused attention;
-// no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel collectives
-// overlap, which needs it.
+// chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention as in the
+// stack; no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel
+// collectives overlap, which needs it.
 // ERR_DATA, with line and column, for what is missing, not a number, or contradictory, and for a file without rows.
 Status plan_rows_read(PlanRows *rows, const char *path);
+// Sets what a note says of experts. Returns false where it begins to and a number is missing or out of range.
+bool row_experts_read(const char *note, PlanRow *row);
 // Adds a row from the file of `trireme train --metrics FILE.jsonl`, or from a log of Megatron-LM (any other ending):
 // the median of its step times without the first tenth.
 // The file does not say what was run: `model` and `config` do. Steps of another batch are left out.   ERR_DATA when

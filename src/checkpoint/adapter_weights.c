@@ -40,7 +40,8 @@ bool is_adapter_weight(const char *name) { return strstr(name, ".lora_A.") || st
 
 bool weight_takes_adapter(const WeightSpec *weight) {
     return !strncmp(weight->name, "decoder.layers.", 15) && !weight_is_vector(weight) &&
-           strstr(weight->name, ".linear_") && !is_adapter_weight(weight->name);
+           strstr(weight->name, ".linear_") && !strstr(weight->name, "experts.") &&
+           !is_adapter_weight(weight->name);
 }
 
 AdapterModule adapter_module(const ModelShape *shape, const WeightSpec *weight, WeightPart part) {

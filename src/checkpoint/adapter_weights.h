@@ -29,7 +29,8 @@ int64_t adapter_weights_parameters(const AdapterWeights *adapter); // the elemen
 // Reads the adapter of a model from its weights. The shape is the model's, with adapters.
 Status adapter_weights_read(AdapterWeights **adapter, const ModelShape *shape, WeightReader reader);
 
-// Whether modules may belong to a weight: it is the weight of a linear layer in a transformer layer.
+// Whether modules may belong to a weight: it is the weight of a linear layer in a transformer layer, not of
+// experts.
 bool weight_takes_adapter(const WeightSpec *weight);
 // Returns a module without its matrices: of a linear weight, or of a part of it.
 AdapterModule adapter_module(const ModelShape *shape, const WeightSpec *weight, WeightPart part);

@@ -16,7 +16,7 @@ static Status check_tensor(const Checkpoint *c, StateTensor which, const WeightS
 }
 
 static bool wants(const Checkpoint *c, StateTensor which, const WeightSpec *weight, bool muon, bool ema) {
-    if (weight->is_frozen) return false;
+    if (weight->is_frozen || (weight->is_by_rule && which != STATE_WEIGHT)) return false;
     bool moments = checkpoint_info(c)->has_optimizer, momentum = muon && weight->is_hidden_matrix;
     switch (which) {
     case STATE_EXP_AVG:

@@ -271,6 +271,9 @@ Status model_source_adapt(ModelSource **source, const char *adapter, bool use_em
 // Merges the adapter of a source that has one: from now on its shape is the base's, and its weights are W + scale * B
 // A, computed in fp32. Fails as model_source_read does.
 Status model_source_merge(ModelSource *source);
+// Makes the source a model with experts, of which each is a copy of the layer's MLP, and each token uses `topk`.
+// ERR_UNAVAILABLE where the model's MLPs cannot be experts.   Source: Komatsuzaki 2022.
+Status model_source_upcycle(ModelSource *source, int experts, int topk);
 // Prepares a source for the use of its adapters one at a time, unmerged: all together have one shape, and choosing one,
 // by its number in the order in which they were added, changes A and B alone. -1: none, the base.
 void model_source_serve(ModelSource *source);
@@ -353,13 +356,14 @@ void model_name(const char *path, char name[4096]);
 typedef enum { FOUND_NOTHING, FOUND_FOREIGN } FoundThere;
 FoundThere model_absent(const char *path, Text *what);
 
+enum { MAX_MODEL_VALUE = 24 * MAX_ROPE_FACTORS }; // the longest are lists of factors
 // One option of a model. `train` takes these from --load, and import writes them to config.yaml.
 typedef struct {
-    const char *option; // the name of the field of Options
-    char value[128];    // as a user types it; "": the model has no such part
-    bool is_fixed;      // with another value the weights would not fit or mean something else
-    bool follows;       // where it is not given, it follows from the other rows
-    bool is_training;   // only training uses it
+    const char *option;          // the name of the field of Options
+    char value[MAX_MODEL_VALUE]; // as a user types it; "": the model has no such part
+    bool is_fixed;               // with another value the weights would not fit or mean something else
+    bool follows;                // where it is not given, it follows from the other rows
+    bool is_training;            // only training uses it
 } ModelOption;
 enum { MAX_MODEL_OPTIONS = 120 };
 // The options that make a model of this shape. Returns their number. They are the same options in the same order for
@@ -373,6 +377,7 @@ typedef struct {
     int64_t rows, cols;
     bool is_hidden_matrix; // that Muon may step
     bool is_frozen;        // it is of the base of a model with adapters
+    bool is_by_rule;       // no optimizer steps it (ParamSpec.by_rule)
 } WeightSpec;
 Status model_weights(const ModelShape *shape, WeightSpec **weights, int *count);
 

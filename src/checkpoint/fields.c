@@ -9,13 +9,13 @@
 static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", "geglu", "relu_squared", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
 static const char *const softmax_words[] = {"plain", "off_by_one", "sinks", NULL};
-static const char *const family_words[] = {"any",         "mistral", "qwen2",    "qwen3",    "smollm3",
-                                           "phi3",        "olmo2",   "gemma2",   "gemma3",   "gpt_neox",
-                                           "stablelm",    "granite", "nemotron", "minicpm3", "deepseek_v2",
-                                           "deepseek_v3", NULL};
+static const char *const family_words[] = {
+    "any",         "mistral",     "qwen2",    "qwen3",     "smollm3", "phi3",       "olmo2",
+    "gemma2",      "gemma3",      "gpt_neox", "stablelm",  "granite", "nemotron",   "minicpm3",
+    "deepseek_v2", "deepseek_v3", "mixtral",  "qwen3_moe", "olmoe",   "granitemoe", NULL};
 static const char *const norm_words[] = {"pre", "post", "sandwich", NULL};
 static const char *const qk_words[] = {"none", "head", "all", NULL};
-static const char *const rope_words[] = {"plain", "linear", "llama3", "yarn", "dynamic", NULL};
+static const char *const rope_words[] = {"plain", "linear", "llama3", "yarn", "dynamic", "long", NULL};
 
 _Static_assert(sizeof(Activation) == sizeof(int) && sizeof(Position) == sizeof(int) &&
                    sizeof(RopeScaling) == sizeof(int) && sizeof(Softmax) == sizeof(int) &&
@@ -42,6 +42,7 @@ enum { NUM_STATE = sizeof state_fields / sizeof state_fields[0] };
 #define TYPE_NORM_PLACE   WORD_FIELD, norm_words
 #define TYPE_QK_NORM      WORD_FIELD, qk_words
 #define TYPE_FAMILY       WORD_FIELD, family_words
+#define TYPE_FACTORS      FACTORS_FIELD, NULL
 
 #define ROW(name, type_and_words, member, least, most) ROW_OF(name, type_and_words, member, least, most)
 #define ROW_OF(name, type, words, member, least, most)                                                       \
@@ -66,6 +67,15 @@ const int num_model_sizes = sizeof model_sizes / sizeof model_sizes[0];
 
 // ---- writing ------------------------------------------------------------------------------------
 
+static void print_factors(const RopeFactors *factors, Text *out) {
+    text_add(out, "[");
+    for (int i = 0; i < factors->count; i++) {
+        if (i) text_add(out, ", ");
+        json_add_double(out, factors->at[i]);
+    }
+    text_add(out, "]");
+}
+
 void field_print(const ManifestField *field, const void *object, Text *out) {
     const void *at = (const char *)object + field->offset;
     switch (field->type) {
@@ -75,6 +85,7 @@ void field_print(const ManifestField *field, const void *object, Text *out) {
     case FLOAT_FIELD: json_add_double(out, (double)*(const float *)at); break;
     case DOUBLE_FIELD: json_add_double(out, *(const double *)at); break;
     case WORD_FIELD: text_add(out, "\"%s\"", field->words[*(const int *)at]); break;
+    case FACTORS_FIELD: print_factors(at, out); break;
     }
 }
 
@@ -87,6 +98,7 @@ bool field_is_zero(const ManifestField *field, const void *object) {
     case BOOL_FIELD: return !*(const bool *)at;
     case FLOAT_FIELD: return *(const float *)at == 0;
     case DOUBLE_FIELD: return *(const double *)at == 0;
+    case FACTORS_FIELD: return ((const RopeFactors *)at)->count == 0;
     }
     return false;
 }
@@ -101,12 +113,14 @@ void state_write(const RunState *state, Text *out) {
     text_add(out, "}");
 }
 
-bool size_is_of_adapter(const ModelSize *size) { return !strncmp(size->field.name, "lora_", 5); }
+bool size_is_kept(const ModelSize *size, const ModelShape *shape) {
+    if (!strncmp(size->field.name, "lora_", 5)) return shape->lora_rank;
+    return size->field.type != FACTORS_FIELD || !field_is_zero(&size->field, shape);
+}
 
 void shape_write(const ModelShape *shape, Text *out) {
     for (int i = 0; i < num_model_sizes; i++)
-        if (shape->lora_rank || !size_is_of_adapter(&model_sizes[i]))
-            write_field(&model_sizes[i].field, shape, i == 0, out);
+        if (size_is_kept(&model_sizes[i], shape)) write_field(&model_sizes[i].field, shape, i == 0, out);
     text_add(out, "}");
 }
 
@@ -131,7 +145,7 @@ void checkpoint_describe(const CheckpointInfo *info, Text *out) {
     text_add(out, "%s\n%-18s %" PRId64 "\n", info->state.skipped.count ? "" : "none", "rewinds",
              info->state.rewinds);
     for (int i = 0; i < num_model_sizes; i++)
-        if (info->shape.lora_rank || !size_is_of_adapter(&model_sizes[i]))
+        if (size_is_kept(&model_sizes[i], &info->shape))
             describe_field(&model_sizes[i].field, &info->shape, out);
     text_add(out, "%-18s %s\n", "dtype", info->dtype);
     text_add(out, "%-18s %s\n", "optimizer", info->has_optimizer ? "true" : "false");
@@ -151,6 +165,14 @@ static bool read_real(const ManifestField *field, const Json *value, double *out
     return json_double(value, out) && *out >= field->least && *out <= field->most;
 }
 
+static bool read_factors(const ManifestField *field, const Json *value, RopeFactors *out) {
+    if (value->type != JSON_ARRAY || value->count > MAX_ROPE_FACTORS) return false;
+    out->count = (int)value->count;
+    for (int i = 0; i < out->count; i++)
+        if (!read_real(field, &value->items[i], &out->at[i])) return false;
+    return true;
+}
+
 static bool read_value(const ManifestField *field, const Json *value, void *object) {
     void *at = (char *)object + field->offset;
     int64_t whole = 0;
@@ -167,6 +189,7 @@ static bool read_value(const ManifestField *field, const Json *value, void *obje
         return true;
     case BOOL_FIELD: return json_flag(value, at);
     case WORD_FIELD: return read_word(field, value, at);
+    case FACTORS_FIELD: return read_factors(field, value, at);
     case FLOAT_FIELD:
     case DOUBLE_FIELD:
         if (!read_real(field, value, &real)) return false;
@@ -243,6 +266,25 @@ Status skipped_read(const Json *object, const char *what, RunState *state) {
     return fail(ERR_DATA, "%s: \"rewinds\" is missing or not a number up to %d", what, MAX_RANGES);
 }
 
+static bool has_factors(const ModelShape *s, const RopeFactors *factors) {
+    int pairs = model_rotary_columns(s) / 2;
+    for (int i = 0; i < pairs && i < factors->count; i++)
+        if (!(factors->at[i] > 0)) return false;
+    return factors->count == pairs;
+}
+
+static Status check_long_rotation(const ModelShape *s, const char *what) {
+    const Rope *rope = &s->rope;
+    bool is_long = rope->kind == ROPE_LONG;
+    if (is_long ? rope->original > 1 && has_factors(s, &rope->shorter) && has_factors(s, &rope->longer)
+                : !rope->shorter.count && !rope->longer.count)
+        return OK;
+    return fail(ERR_DATA,
+                "%s: \"rope_short_factors\" and \"rope_long_factors\" are no two lists of %d numbers above "
+                "zero, or \"rope_original_positions\" is below 2",
+                what, is_long ? model_rotary_columns(s) / 2 : 0);
+}
+
 static Status check_rotation(const ModelShape *s, const char *what) {
     const Rope *rope = &s->rope;
     bool slowed = rope->kind != ROPE_PLAIN, shared = rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN;
@@ -254,6 +296,7 @@ static Status check_rotation(const ModelShape *s, const char *what) {
     if (slowed && rope->factor < 1) return fail(ERR_DATA, "%s: \"rope_factor\" is below 1", what);
     if (rope->kind == ROPE_DYNAMIC && !rope->original)
         return fail(ERR_DATA, "%s: \"rope_original_positions\" is 0", what);
+    TRY(check_long_rotation(s, what));
     if (!shared || (rope->low > 0 && rope->high > rope->low && rope->original > 0)) return OK;
     return fail(
         ERR_DATA,
@@ -279,6 +322,7 @@ static Status check_experts(const ModelShape *s, const char *what) {
                       : s->experts % s->router_groups == 0 && s->router_open_groups > 0 &&
                             s->router_open_groups <= s->router_groups &&
                             s->experts_topk <= s->router_open_groups * (s->experts / s->router_groups);
+    if (s->router_bias && !s->router_sigmoid) groups = false;
     bool right = s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0 && groups &&
                  !(s->experts_layers & ~all) && (!s->experts_period || s->experts_layers);
     bool none =

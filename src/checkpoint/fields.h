@@ -3,7 +3,15 @@
 #pragma once
 #include "checkpoint/foreign/mapping.h"
 
-typedef enum { INT_FIELD, INT64_FIELD, BOOL_FIELD, FLOAT_FIELD, DOUBLE_FIELD, WORD_FIELD } ManifestType;
+typedef enum {
+    INT_FIELD,
+    INT64_FIELD,
+    BOOL_FIELD,
+    FLOAT_FIELD,
+    DOUBLE_FIELD,
+    WORD_FIELD,
+    FACTORS_FIELD
+} ManifestType;
 
 typedef struct {
     const char *name;
@@ -32,8 +40,8 @@ typedef struct {
 extern const ModelSize model_sizes[];
 extern const int num_model_sizes;
 
-bool size_is_of_adapter(const ModelSize *size);  // it is there only where the model has adapters
-const ModelSize *size_named(const char *member); // the row of a member of ModelShape
+bool size_is_kept(const ModelSize *size, const ModelShape *shape); // in a manifest
+const ModelSize *size_named(const char *member);                   // the row of a member of ModelShape
 // The name of a size in a format; NULL: the format cannot hold it. "": code of its own reads and writes it.
 const char *size_name(const ModelSize *size, Format format, const Family *family);
 // The row with this name in a format, or NULL.

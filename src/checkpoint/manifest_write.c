@@ -118,10 +118,12 @@ static bool has_newer_sizes(const ModelShape *s) {
 // The lowest version of the format whose programs go on correctly. Programs of version 1 ignore the scaling of
 // rotations, those of version 2 the samples that are left out, those of version 3 what families other than GPT-2 and
 // Llama have; they take Muon's momentum and averages for damage. Those of version 4 miss the weights of a base; those
-// of version 5 take magnitudes of delayed scaling for damage, and know neither latents nor experts.
+// of version 5 take magnitudes of delayed scaling for damage, and know neither latents nor experts nor LongRoPE.
 static int version_needed(const Manifest *m) {
     const CheckpointInfo *info = &m->info;
-    if (model_is_latent(&info->shape) || info->shape.experts || manifest_find(m, STATE_AMAX_NAME) >= 0)
+    const ModelShape *shape = &info->shape;
+    if (model_is_latent(shape) || shape->experts || shape->rope.kind == ROPE_LONG ||
+        manifest_find(m, STATE_AMAX_NAME) >= 0)
         return 6;
     if (info->shape.lora_rank) return 5;
     if (has_newer_sizes(&info->shape)) return 4;

@@ -22,7 +22,8 @@ __attribute__((format(printf, 4, 5))) static void add_row(Rows *rows, const char
                          .is_training = kind & TRAINING};
     va_list list;
     va_start(list, format);
-    vsnprintf(row->value, sizeof row->value, format, list);
+    int length = vsnprintf(row->value, sizeof row->value, format, list);
+    CHECK(length < MAX_MODEL_VALUE, "the value of %s is too long", option);
     va_end(list);
 }
 
@@ -80,16 +81,33 @@ static void add_real(Rows *rows, const char *option, bool has, double value) {
     add_row(rows, option, FIXED, "%s", text);
 }
 
+static void add_factors(Rows *rows, const char *option, const RopeFactors *factors) {
+    Text text = {0};
+    for (int i = 0; i < factors->count; i++) {
+        if (i) text_add(&text, " ");
+        json_add_double(&text, factors->at[i]);
+    }
+    add_row(rows, option, FIXED, "%s", text_string(&text));
+    text_free(&text);
+}
+
 static void add_scaling(Rows *rows, const Rope *rope) {
     bool linear = rope->kind == ROPE_LINEAR, llama3 = rope->kind == ROPE_LLAMA3,
          yarn = rope->kind == ROPE_YARN;
-    bool dynamic = rope->kind == ROPE_DYNAMIC, shared = llama3 || yarn || dynamic;
+    bool dynamic = rope->kind == ROPE_DYNAMIC, is_long = rope->kind == ROPE_LONG,
+         shared = llama3 || yarn || dynamic || is_long;
     add_real(rows, "rotary_seq_len_interpolation_factor", linear, rope->factor);
     add_flag(rows, "use_rope_scaling", llama3);
-    add_row(rows, "rope_scaling_type", FIXED, "%s", yarn ? "yarn" : dynamic ? "dynamic" : "");
+    add_row(rows, "rope_scaling_type", FIXED, "%s",
+            yarn      ? "yarn"
+            : dynamic ? "dynamic"
+            : is_long ? "longrope"
+                      : "");
+    add_factors(rows, "rope_short_factors", &rope->shorter);
+    add_factors(rows, "rope_long_factors", &rope->longer);
     add_real(rows, "yarn_beta_slow", yarn, rope->low);
     add_real(rows, "yarn_beta_fast", yarn, rope->high);
-    add_real(rows, "yarn_attention_factor", yarn && rope->attention > 0, rope->attention);
+    add_real(rows, "yarn_attention_factor", (yarn || is_long) && rope->attention > 0, rope->attention);
     add_real(rows, "mscale", false, 0);
     add_real(rows, "mscale_all_dim", rope->mscale_all > 0, rope->mscale_all);
     add_flag(rows, "yarn_correction_range_round_to_int", !rope->unrounded);
@@ -167,6 +185,10 @@ static void add_experts(Rows *rows, const ModelShape *s) {
             !has                    ? ""
             : s->router_pre_softmax ? "true"
                                     : "false");
+    add_row(rows, "moe_router_enable_expert_bias", FIXED, "%s",
+            !has             ? ""
+            : s->router_bias ? "true"
+                             : "false");
     add_real(rows, "moe_router_topk_scaling_factor", has, s->router_scale > 0 ? (double)s->router_scale : 1);
     add_size(rows, "moe_router_num_groups", FIXED, s->router_groups > 0, s->router_groups);
     add_size(rows, "moe_router_group_topk", FIXED, s->router_groups > 0, s->router_open_groups);

@@ -131,6 +131,8 @@ static Status read_checkpoint(ModelSource *source, const char *name, Rect rect, 
     char tensor_name[160];
     state_tensor_name(source->use_ema ? STATE_EMA : STATE_WEIGHT, name, tensor_name);
     int tensor = checkpoint_find(source->checkpoint, tensor_name);
+    // What no optimizer steps has no average.
+    if (tensor < 0 && source->use_ema) tensor = checkpoint_find(source->checkpoint, name);
     if (tensor < 0) return fail(ERR_DATA, "%s: tensor %s is missing", source->path, tensor_name);
     return checkpoint_read(source->checkpoint, tensor, rect, out, stride);
 }
@@ -222,7 +224,7 @@ void model_source_warn(const ModelSource *source) {
 Checkpoint *model_source_checkpoint(ModelSource *source) { return source->checkpoint; }
 
 const CheckpointInfo *model_source_info(const ModelSource *source) {
-    if (source->adapters.count) return &source->info;
+    if (source->adapters.count || source->upcycled) return &source->info;
     if (source->checkpoint) return checkpoint_info(source->checkpoint);
     return source->gguf ? gguf_model_info(source->gguf) : hugging_face_info(source->model);
 }
@@ -278,7 +280,8 @@ Status source_check_finite(ModelSource *source, const char *name, Rect rect, con
 }
 
 Status model_source_read(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride) {
-    TRY(source_read_raw(source, name, rect, out, stride));
+    TRY(source->upcycled ? source_read_upcycled(source, name, rect, out, stride)
+                         : source_read_raw(source, name, rect, out, stride));
     return source_check_finite(source, name, rect, out, stride);
 }
 

@@ -16,8 +16,8 @@ struct ModelSource {
     GgufModel *gguf;
     ModelSource *base; // of the adapters
     AdapterSet adapters;
-    CheckpointInfo info; // of both: the base's, without the state of its run
-    bool merged;
+    CheckpointInfo info; // of both: the base's, without the state of its run; or of what is upcycled
+    bool merged, upcycled;
     bool found_base; // it names its base itself
     SourceRole role;
     char *path;
@@ -37,6 +37,9 @@ Status source_read_raw(ModelSource *source, const char *name, Rect rect, float *
 // Fails with ERR_DATA for such a value, or counts it where the source accepts them.
 Status source_check_finite(ModelSource *source, const char *name, Rect rect, const float *values,
                            int64_t stride);
+
+// As source_read_raw of a model that is read with experts.   upcycle.c
+Status source_read_upcycled(ModelSource *source, const char *name, Rect rect, float *out, int64_t stride);
 
 // ---- adapter_open.c ---------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ static Status list(const Params *params, WeightSpec **weights, int *count) {
         WeightSpec *weight = &(*weights)[(*count)++];
         *weight = (WeightSpec){.rows = spec->real_rows, .cols = spec->cols};
         weight->is_hidden_matrix = spec->matrices[0] > 0;
-        weight->is_frozen = params->items[i]->frozen;
+        weight->is_by_rule = spec->by_rule;
+        weight->is_frozen = spec->by_rule ? params->adapters_only : params->items[i]->frozen;
         snprintf(weight->name, sizeof weight->name, "%s", spec->name);
     }
     return OK;

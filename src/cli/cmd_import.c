@@ -1,4 +1,4 @@
-// `trireme import`: makes a checkpoint of a Hugging Face folder or a GGUF file.
+// `trireme import`: makes a checkpoint of a Hugging Face folder or a GGUF file, with --upcycle one of experts.
 #include "base/rank.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
@@ -42,9 +42,10 @@ Status cmd_import(Options *o) {
     ModelSource *source;
     Tokenizer *tokenizer;
     if (o->positional.count != 1)
-        return fail(ERR_USAGE,
-                    "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder or a GGUF "
-                    "file");
+        return fail(
+            ERR_USAGE,
+            "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder, a GGUF file, or "
+            "with --upcycle a checkpoint");
     if (!o->save || !*o->save)
         return fail(ERR_USAGE, "import needs --save FOLDER: it writes FOLDER/step-00000000");
     TRY(open_tokenizer(o, &tokenizer));
@@ -53,6 +54,8 @@ Status cmd_import(Options *o) {
         model_source_warn(source);
         model_source_allow_non_finite(source, o->allow_non_finite);
         status = model_source_merge(source);
+        if (status == OK && o->upcycle != INT_UNSET)
+            status = model_source_upcycle(source, o->upcycle, o->upcycle_topk);
         if (status == OK) status = import(source, o, tokenizer);
     }
     model_source_close(source);

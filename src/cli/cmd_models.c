@@ -10,20 +10,31 @@ static Status resolve_model(const ModelPreset *model, Options *options) {
     return options_resolve(options, 1);
 }
 
+// "124.4M", "8.03B"
+static void add_count(double count, Text *out) {
+    bool billions = count >= 1e9;
+    text_add(out, " %9.*f%c", billions ? 2 : 1, billions ? count / 1e9 : count / 1e6, billions ? 'B' : 'M');
+}
+
+static void add_row(const ModelPreset *model, const Options *o, const ModelShape *shape, Text *out) {
+    text_add(out, "%-20s", model->name);
+    add_count((double)model_parameters(shape), out);
+    if (shape->experts)
+        add_count((double)model_active_parameters(shape), out);
+    else
+        text_add(out, " %10s", "-");
+    text_add(out, " %6d %6d %5d %6d %6d %8d %10d  %-16s %s\n", o->num_layers, o->hidden_size,
+             o->num_attention_heads, o->shape.query_groups, o->ffn_hidden_size, o->seq_length, o->vocab_size,
+             model->family, model->source);
+}
+
 static Status add_model(const ModelPreset *model, Text *out) {
     Options o = {0};
     EngineSpec spec;
     int room[1]; // one stage, no ramp
     Status status = resolve_model(model, &o);
     if (status == OK) status = engine_spec(&o, 1, o.vocab_size, room, &spec);
-    if (status == OK) {
-        double count = (double)model_parameters(&spec.shape);
-        bool billions = count >= 1e9;
-        text_add(out, "%-14s %9.*f%c %6d %6d %5d %6d %6d %8d %10d  %-8s %s\n", model->name, billions ? 2 : 1,
-                 billions ? count / 1e9 : count / 1e6, billions ? 'B' : 'M', o.num_layers, o.hidden_size,
-                 o.num_attention_heads, o.shape.query_groups, o.ffn_hidden_size, o.seq_length, o.vocab_size,
-                 model->family, model->source);
-    }
+    if (status == OK) add_row(model, &o, &spec.shape, out);
     options_destroy(&o);
     return status;
 }
@@ -34,8 +45,10 @@ Status cmd_models(Options *options) {
                     options->positional.items[0]);
     Text text = {0};
     Status status = OK;
-    text_add(&text, "%-14s %10s %6s %6s %5s %6s %6s %8s %10s  %-8s %s\n", "name", "parameters", "layers",
-             "hidden", "heads", "groups", "ffn", "sequence", "vocabulary", "family", "source");
+    // A token of a model with experts uses some of its parameters.
+    text_add(&text, "%-20s %10s %10s %6s %6s %5s %6s %6s %8s %10s  %-16s %s\n", "name", "parameters",
+             "active", "layers", "hidden", "heads", "groups", "ffn", "sequence", "vocabulary", "family",
+             "source");
     for (int i = 0; i < num_model_presets && status == OK; i++) status = add_model(&model_presets[i], &text);
     if (status == OK) fputs(text_string(&text), stdout);
     text_free(&text);

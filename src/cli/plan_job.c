@@ -1,6 +1,7 @@
 // Makes the job of the verb plan from its options: machine, stack, the sizes that are given and those to search.
 #include "cli/plan_verb.h"
 #include "layout/topology.h"
+#include "report/goodput_report.h"
 #include <string.h>
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
@@ -45,8 +46,9 @@ static Status open_stack_of(const Options *options, const Machine *machine, Stac
 
 Status plan_stack(const Options *options, const Machine *machine, Stack *stack) {
     if (!options->stack && *machine->stack) return open_stack_of(options, machine, stack);
-    bool low = options->fp8_format || options->fp4_format;
-    if (!options->stack) return stack_for(stack, machine, low);
+    RunKind run = {.low = options->fp8_format || options->fp4_format,
+                   .experts = options->num_experts != INT_UNSET};
+    if (!options->stack) return stack_for(stack, machine, run);
     return with_option(stack_open(stack, options->stack), "--stack");
 }
 
@@ -60,6 +62,7 @@ static Status open_cost_model(PlanJob *job) {
     job->costs = (CostModel){.machine = &job->machine,
                              .stack = &job->stack,
                              .constants = constants_of(&job->machine, &job->stack)};
+    job->costs.constants.expert_imbalance *= job->options->expert_imbalance;
     return OK;
 }
 
@@ -84,6 +87,26 @@ static Status read_tokens(const char *word, double *tokens) {
                     "--tokens %s: a number above 0 is expected, such as 300B, 1.4T or 300000000000", word);
     if (unit) *tokens *= factors[unit - units];
     return OK;
+}
+
+static Status goodput_of_ledger(const char *path, double *share) {
+    Goodput goodput;
+    Status status = goodput_read(&goodput, path);
+    if (status != OK)
+        return fail(status, "--goodput %s: neither a share above 0 and up to 1 nor a run's ledger: %s", path,
+                    fail_message());
+    *share = goodput_share(&goodput, TIME_PRODUCTIVE);
+    goodput_free(&goodput);
+    return *share > 0 ? OK : fail(ERR_DATA, "--goodput %s: no step of this run was training", path);
+}
+
+// Reads a share, or takes that of a run.
+static Status read_goodput(const char *word, double *share) {
+    *share = 1;
+    if (!word) return OK;
+    if (!parse_double(word, share)) return goodput_of_ledger(word, share);
+    if (*share > 0 && *share <= 1) return OK;
+    return fail(ERR_USAGE, "--goodput %s: a share above 0 and up to 1 is expected, such as 0.9", word);
 }
 
 // Returns the type for a user who names none: fp32 on a CPU; on a GPU bf16, else fp16, else fp32.
@@ -166,6 +189,8 @@ static void fill_space(PlanJob *job) {
         .microbatch = or_zero(o->micro_batch_size),
         .fused_attention = fused_attention(o->attention_backend),
         .schedule = o->schedule};
+    space->grid.size[AXIS_EP] = is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
+    space->grid.size[AXIS_ETP] = or_zero(o->expert_tensor_parallel_size);
     space->muon = muon_options(o);
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;
@@ -262,6 +287,7 @@ static Status fill(PlanJob *job) {
                     "of a step over all devices");
     fill_space(job);
     TRY(read_tokens(o->tokens, &job->tokens));
+    TRY(read_goodput(o->goodput, &job->goodput));
     job->price = o->price > 0 ? o->price : job->machine.price;
     job->model = options_model(o, o->vocab_size);
     TRY(choose_type(job));

@@ -17,6 +17,7 @@ typedef struct {
     const Options *options;
     PlanRows rows;
     Stack stack;
+    bool chose_stack; // the rows name one that is not known
     RowPredictor predictor;
     Constants constants, priors; // of the stack on the machine of the first row
     double *predicted_s;         // [rows]
@@ -58,7 +59,20 @@ static Status stack_of_machine(RowsJob *job) {
     return status;
 }
 
-// Finds the stack: that of --stack, or the one that all rows name.
+// The stack that plans on the machine of the first row take.
+static Status stack_of_rows(RowsJob *job) {
+    const PlanRow *first = &job->rows.items[0];
+    RunKind run = {.low = first->config.factors != FACTORS_WHOLE, .experts = first->model.experts > 0};
+    Machine machine;
+    TRY(machine_open(&machine, job->options->machine ? job->options->machine : first->machine));
+    Status status = stack_for(&job->stack, &machine, run);
+    machine_close(&machine);
+    job->chose_stack = true;
+    return status;
+}
+
+// Finds the stack: that of --stack, or the one that all rows name, or where that is not known the one for such runs on
+// their machine.
 static Status find_stack(RowsJob *job) {
     const PlanRow *first = &job->rows.items[0];
     if (job->options->stack) return plan_stack(job->options, NULL, &job->stack);
@@ -67,8 +81,9 @@ static Status find_stack(RowsJob *job) {
         if (strcmp(job->rows.items[i].stack, first->stack))
             return fail(ERR_USAGE, "the rows are of several stacks, %s and %s: --stack NAME chooses one",
                         first->stack, job->rows.items[i].stack);
-    Status status = stack_open(&job->stack, first->stack);
-    return status == OK ? OK : fail(status, "%s; --stack NAME chooses one", fail_message());
+    if (stack_open(&job->stack, first->stack) == OK) return OK;
+    if (*first->machine || job->options->machine) return stack_of_rows(job);
+    return fail(ERR_USAGE, "%s; --stack NAME chooses one", fail_message());
 }
 
 // --machine replaces the machine of every row.
@@ -166,8 +181,14 @@ static Status score_memory(const RowsJob *job, MemoryScore *score) {
 // ---- telling ------------------------------------------------------------------------------------
 
 static void print_rows(const RowsJob *job, AccuracyTerms terms, const MemoryScore *score, Text *out) {
-    text_add(out, "stack %s, constants %s\n\n", job->stack.name,
+    text_add(out, "stack %s, constants %s\n", job->stack.name,
              terms.protocol ? "fitted to the other rows" : "as in its file");
+    if (job->chose_stack)
+        text_add(
+            out,
+            "the rows' own, \"%s\", is not known: this one is for such runs on %s; --stack takes another\n",
+            job->rows.items[0].stack, job->rows.items[0].machine);
+    text_add(out, "\n");
     accuracy_print(&job->rows, job->predicted_s, terms, out);
     if (score->outcomes + score->measured) memory_score_print(score, out);
 }

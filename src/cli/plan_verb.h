@@ -17,6 +17,7 @@ typedef struct {
     ParallelConfig config; // what is priced, where `given`
     bool given; // t, p and b are all given: the other options have the defaults that they have in train
     double tokens, price;
+    double goodput; // the share of a run's time that is training, (0, 1]
 } PlanJob;
 
 Status plan_job_open(PlanJob *job, Options *options);

@@ -3,7 +3,8 @@
 
 #define VOCABULARY_DIVISOR 128 // of --make-vocab-size-divisible-by
 
-#define MAX_WINDOW_PERIOD 48 // layers after which a pattern of --window-attn-skip-freq repeats at the latest
+#define MAX_ROPE_FACTORS  128 // pairs of columns that LongRoPE rotates
+#define MAX_WINDOW_PERIOD 62  // layers after which a pattern of --window-attn-skip-freq repeats at the latest
 // Of layers with experts: experts, those of a token, groups of experts.
 #define MAX_EXPERTS       1024
 #define MAX_TOPK          32

@@ -50,7 +50,7 @@ static void preset_number(Options *o, int index, int value) {
 static void preset_family(Options *o, const char *name) {
     if (!*name) return;
     const Family *family = find_family(name);
-    char words[512], *rest = NULL;
+    char words[1024], *rest = NULL;
     int length = snprintf(words, sizeof words, "%s", family->options);
     CHECK(length < (int)sizeof words, "the options of %s are too long", name);
     for (char *key = strtok_r(words, " ", &rest); key; key = strtok_r(NULL, " ", &rest)) {

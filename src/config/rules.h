@@ -21,6 +21,9 @@ Rule
     resolve_latents; // rules_latent.c: the sizes of heads that are made of latents, and what is not with them
 Rule resolve_experts;        // rules_experts.c: which layers have experts, and how they are chosen
 Rule resolve_windows;        // rules_attention.c: which layers have a window, and how wide it is
+Rule resolve_sharding;       // rules_sharding.c: what replicas cut ...
+Rule check_gathers;          // ... when they gather values ...
+Rule check_sums;             // ... and sum gradients
 Rule check_context_parallel; // rules_context.c: how sequences are cut over ranks
 Rule resolve_lora;           // rules_lora.c: which linear layers have an adapter
 Rule check_lora_base;        // rules_lora.c: a training run with adapters loads a model

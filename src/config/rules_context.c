@@ -11,16 +11,35 @@ static Status refuse(const Options *o, const char *option, const char *why) {
                 o->context_parallel_size, option, why);
 }
 
+// Whether c ranks can have equal shares of a sequence, and whether each can have as many heads.
+static bool length_fits(const Options *o, int c) {
+    int s = o->seq_length, t = o->shape.sequence_parallel ? o->shape.tp : 1;
+    return c == 1 || (s % (2 * c) == 0 && s / c % t == 0);
+}
+
+static bool heads_fit(const Options *o, int c) { return o->shape.query_groups / o->shape.tp % c == 0; }
+
 static Status check_context_length(const Options *o) {
     int c = o->shape.cp, s = o->seq_length, t = o->shape.sequence_parallel ? o->shape.tp : 1, fits = c;
     int unit = t > 1 && t % 2 ? 2 * c * t : t > 1 ? c * t : 2 * c;
-    if (s % (2 * c) == 0 && s / c % t == 0) return OK;
-    while (fits > 1 && (s % (2 * fits) || s / fits % t)) fits--;
+    if (length_fits(o, c)) return OK;
+    while (!length_fits(o, fits)) fits--;
     return fail(
         ERR_CONFIG,
         "--context-parallel-size %d%s: --seq-length %d is not divisible by %d, so that ranks cannot have equal "
         "shares: use --seq-length %d, or --context-parallel-size %d",
         c, t > 1 ? " with --sequence-parallel" : "", s, unit, up_to_multiple(s, unit), fits);
+}
+
+static Status check_context_heads(const Options *o) {
+    int c = o->shape.cp, t = o->shape.tp, fits = c;
+    if (strcmp(o->cp_comm_type, "a2a") != 0 || heads_fit(o, c)) return OK;
+    while (!heads_fit(o, fits) || !length_fits(o, fits)) fits--;
+    return fail(
+        ERR_CONFIG,
+        "--cp-comm-type a2a: %d groups of heads over --tensor-model-parallel-size %d are not divisible "
+        "by --context-parallel-size %d: use --context-parallel-size %d, or --cp-comm-type all_gather",
+        o->shape.query_groups, t, c, fits);
 }
 
 Status check_context_parallel(Options *o) {
@@ -30,16 +49,16 @@ Status check_context_parallel(Options *o) {
         return fail(ERR_CONFIG, "--context-parallel-size %d: at most %d ranks can share a sequence",
                     o->shape.cp, MOST);
     TRY(check_context_length(o));
-    if (strcmp(o->cp_comm_type, "all_gather") != 0)
-        return fail(ERR_CONFIG,
-                    "--cp-comm-type %s: ranks share keys and values by all_gather alone; leave it out",
-                    o->cp_comm_type);
+    TRY(check_context_heads(o));
+    if (!strcmp(o->cp_comm_type, "p2p") && o->shape.keep_probabilities)
+        return fail(
+            ERR_CONFIG,
+            "--cp-comm-type p2p joins parts of the softmax, and --attention-backend unfused stores the whole: "
+            "leave out one of them");
     if (o->shape.virtual_data)
         return refuse(o, "--virtual-data-parallel", "its sums would depend on the data parallel size");
-    if (o->audit_interval > 0) return refuse(o, "--audit-interval", "an audit computes whole sequences");
-    if (o->dpo) return refuse(o, "--dpo", "the loss of a pair needs whole answers on one rank");
-    if (o->fp8_format || o->fp4_format)
-        return refuse(o, o->fp8_format ? "--fp8-format" : "--fp4-format",
-                      "the scale of a tensor would be that of a part of its tokens");
+    if (o->fp4_format)
+        return refuse(o, "--fp4-format",
+                      "its gradients are rounded at random by their place in the sequence");
     return OK;
 }

@@ -14,6 +14,12 @@ static Status check_number(const Options *o) {
             ERR_CONFIG,
             "--moe-router-topk 1 needs --moe-router-pre-softmax: the softmax over one chosen expert is 1, and "
             "the router would learn nothing");
+    if (o->moe_router_enable_expert_bias && strcmp(o->moe_router_score_function, "sigmoid") != 0)
+        return fail(
+            ERR_CONFIG,
+            "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid, not %s: biases are "
+            "of the size of its scores",
+            o->moe_router_score_function);
     return OK;
 }
 

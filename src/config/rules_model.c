@@ -1,7 +1,8 @@
-// The model: sizes that divide over tp, and how it is run: precision, recomputation, sharding.
+// The model: sizes that divide over tp, and how it is run: precision, recomputation.
 #include "config/rules.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // ---- sizes ------------------------------------------------------------------------------------------------
@@ -124,12 +125,44 @@ static Status resolve_rotary_columns(Options *o) {
         o->rotary_percent, o->kv_channels, columns);
 }
 
+enum { LARGEST_FACTOR = 1 << 16 }; // of LongRoPE
+
+// A number for each pair of columns that rotates.
+static Status check_factors(const Options *o, const char *option, const StringList *words) {
+    int pairs = o->shape.rotary_columns / 2;
+    if (words->count != pairs)
+        return fail(ERR_CONFIG, "--%s has %d numbers, and %d pairs of columns of a head rotate: one for each",
+                    option, words->count, pairs);
+    if (pairs > MAX_ROPE_FACTORS)
+        return fail(ERR_CONFIG, "--rope-scaling-type longrope rotates at most %d columns of a head, not %d",
+                    2 * MAX_ROPE_FACTORS, 2 * pairs);
+    for (int i = 0; i < pairs; i++) {
+        char *end;
+        double value = strtod(words->items[i], &end);
+        if (*end || !(value > 0 && value <= LARGEST_FACTOR))
+            return fail(ERR_CONFIG, "--%s: \"%s\" is no number above 0 and up to %d", option, words->items[i],
+                        LARGEST_FACTOR);
+    }
+    return OK;
+}
+
+static Status check_longrope(const Options *o) {
+    if (o->rope_original_max_position_embeddings < 2)
+        return fail(ERR_CONFIG,
+                    "--rope-scaling-type longrope: --rope-original-max-position-embeddings %d is no "
+                    "length that a model was trained on: Phi-3 has 4096",
+                    o->rope_original_max_position_embeddings);
+    TRY(check_factors(o, "rope-short-factors", &o->rope_short_factors));
+    return check_factors(o, "rope-long-factors", &o->rope_long_factors);
+}
+
 static Status check_scaling_type(const Options *o) {
     if (o->use_rope_scaling || !isnan(o->rotary_seq_len_interpolation_factor))
         return fail(ERR_CONFIG,
                     "--rope-scaling-type %s and --%s are two ways to scale rotary positions: keep one",
                     o->rope_scaling_type,
                     o->use_rope_scaling ? "use-rope-scaling" : "rotary-seq-len-interpolation-factor");
+    if (!strcmp(o->rope_scaling_type, "longrope")) return check_longrope(o);
     if (strcmp(o->rope_scaling_type, "yarn") != 0 || o->yarn_beta_fast > o->yarn_beta_slow) return OK;
     return fail(ERR_CONFIG, "--yarn-beta-fast (%g) must be greater than --yarn-beta-slow (%g): use %g",
                 o->yarn_beta_fast, o->yarn_beta_slow, 32 * o->yarn_beta_slow);
@@ -247,15 +280,16 @@ static int unit_of(const Options *o, char option[64]) {
 static Status check_few_bits_sizes(Options *o) {
     char option[64];
     int t = o->shape.tp, unit = unit_of(o, option);
-    int64_t b = o->micro_batch_size, tokens = b * o->seq_length, d = o->kv_channels;
+    int64_t b = o->micro_batch_size, tokens = b * o->seq_length / o->shape.cp, d = o->kv_channels;
     int64_t width = o->num_attention_heads / t * d, groups = o->shape.query_groups / t * d;
     if (!unit) return OK;
     if (tokens % unit)
-        return fail(ERR_CONFIG,
-                    "%s: a microbatch has %lld tokens (--micro-batch-size %d, --seq-length %d), not a "
-                    "multiple of %d: use --seq-length %lld",
-                    option, (long long)tokens, o->micro_batch_size, o->seq_length, unit,
-                    (long long)whole_units(o->seq_length, unit));
+        return fail(
+            ERR_CONFIG,
+            "%s: a rank has %lld tokens of a microbatch (--micro-batch-size %d, --seq-length %d), not a "
+            "multiple of %d: use --seq-length %lld",
+            option, (long long)tokens, o->micro_batch_size, o->seq_length, unit,
+            (long long)whole_units(o->seq_length, unit * o->shape.cp));
     if (o->hidden_size % unit)
         return fail(ERR_CONFIG, "%s: --hidden-size %d is not a multiple of %d: use --hidden-size %lld",
                     option, o->hidden_size, unit, (long long)whole_units(o->hidden_size, unit));
@@ -396,34 +430,6 @@ static Status check_saved_activations(Options *o) {
     return OK;
 }
 
-Sharding options_sharding(const Options *o) {
-    const char *name = o->data_parallel_sharding_strategy;
-    if (!name) return o->use_distributed_optimizer ? SHARD_OPTIMIZER : SHARD_NOTHING;
-    Sharding sharding = 0;
-    while (strcmp(name, sharding_names[sharding]) != 0) sharding++;
-    return sharding;
-}
-
-static Status resolve_sharding(Options *o) {
-    o->shape.sharding = options_sharding(o);
-    if (o->shape.sharding == SHARD_NOTHING && o->use_distributed_optimizer)
-        return fail(
-            ERR_CONFIG,
-            "--use-distributed-optimizer cuts the optimizer state, and --data-parallel-sharding-strategy "
-            "no_shard nothing: leave out one of them");
-    o->use_distributed_optimizer = o->shape.sharding >= SHARD_OPTIMIZER;
-    return OK;
-}
-
-// Source: Megatron-LM, validate_args.
-static Status check_gathers(Options *o) {
-    const char *missing = !o->use_distributed_optimizer ? "--use-distributed-optimizer"
-                          : !o->overlap_grad_reduce     ? "--overlap-grad-reduce"
-                                                        : NULL;
-    if (!o->overlap_param_gather || !missing) return OK;
-    return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
-}
-
 Rule *const model_rules[] = {resolve_latents,
                              resolve_heads,
                              resolve_query_groups,
@@ -448,9 +454,16 @@ static Status check_audits(Options *o) {
                 o->audit_interval);
 }
 
-Rule *const method_rules[] = {check_few_bits,          check_few_bits_sizes,
-                              check_device_overflows,  resolve_overflow_check,
-                              resolve_recomputation,   resolve_sequence_parallel,
-                              check_saved_activations, resolve_sharding,
-                              check_gathers,           check_audits,
-                              check_context_parallel,  NULL};
+Rule *const method_rules[] = {check_few_bits,
+                              check_few_bits_sizes,
+                              check_device_overflows,
+                              resolve_overflow_check,
+                              resolve_recomputation,
+                              resolve_sequence_parallel,
+                              check_saved_activations,
+                              resolve_sharding,
+                              check_gathers,
+                              check_sums,
+                              check_audits,
+                              check_context_parallel,
+                              NULL};

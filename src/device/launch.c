@@ -34,6 +34,9 @@ static void check_shapes(const OpRow *row, const Tensor *tensors, const Shape *s
 // the one before `positions`, with all keys of `s`, or up to that position.
 static double attention_products(AttentionShape s, AttentionRules rules, int64_t positions) {
     int64_t keys = s.keys ? s.keys : positions;
+    bool before =
+        s.first_kept + s.kept <= s.first_position; // queries see all of these keys, not half of them
+    if (s.kept) keys = before ? 2 * s.kept : s.kept;
     double all = (double)s.batch * (double)s.heads * (double)s.sequence * (double)keys * (double)s.head_size;
     return all * attention_visible_share(rules.window, positions - s.sequence, s.sequence);
 }
@@ -270,10 +273,21 @@ static void check_attention(DeviceOp op, AttentionShape shape, Tensor kv, Dropou
                   : !shape.keys && !shape.first_position,
           "%s: positions from %lld on to %lld of %lld keys", op_rows[op].name,
           (long long)shape.first_position, (long long)end_of(shape), (long long)shape.keys);
+    CHECK(shape.first_kept >= 0 && shape.kept >= 0 && shape.first_kept + shape.kept <= shape.keys,
+          "%s: %lld keys from %lld on of %lld", op_rows[op].name, (long long)shape.kept,
+          (long long)shape.first_kept, (long long)shape.keys);
     check_dropout(op, dropout, shape.sequence * shape.batch);
     CHECK(dropout.probability == 0 || (dropout.samples == shape.batch && dropout.first_row == 0),
           "%s: dropout of %lld samples from row %lld on in a batch of %lld", op_rows[op].name,
           (long long)dropout.samples, (long long)dropout.first_row, (long long)shape.batch);
+}
+
+static void check_kept(DeviceOp op, AttentionShape s, Tensor probabilities, bool continues) {
+    CHECK(s.kept ? !probabilities.data : !continues, "%s: results of other keys, without a part of the keys",
+          op_rows[op].name);
+    CHECK(continues || !s.kept || (s.first_kept <= s.first_position && end_of(s) <= s.first_kept + s.kept),
+          "%s: keys from %lld on, without those of the queries from %lld on", op_rows[op].name,
+          (long long)s.first_kept, (long long)s.first_position);
 }
 
 static Shape out_of(DType e, AttentionShape s) { return of(e, s.sequence * s.batch, s.heads * s.head_size); }
@@ -288,7 +302,7 @@ static Shape probabilities_of(DType e, AttentionShape s) {
 }
 
 static Shape kv_of(DType e, AttentionShape s) {
-    return optional(of(e, s.keys * s.batch, 2 * s.groups * s.head_size));
+    return optional(of(e, (s.kept ? s.kept : s.keys) * s.batch, 2 * s.groups * s.head_size));
 }
 
 void rotary(Device *device, Stream *stream, Rotary args) {
@@ -305,6 +319,7 @@ void attention_forward(Device *device, Stream *stream, AttentionForward args) {
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_FORWARD, args.qkv);
     check_attention(OP_ATTENTION_FORWARD, s, args.kv, args.dropout);
+    check_kept(OP_ATTENTION_FORWARD, s, args.probabilities, args.continues);
     check_rules(OP_ATTENTION_FORWARD, args.rules, args.sinks);
     device_launch(device, stream, OP_ATTENTION_FORWARD, &args,
                   (Shape[]){qkv_of(e, s), kv_of(e, s), first_key_of(s), sinks_of(e, s), out_of(e, s),
@@ -315,6 +330,7 @@ void attention_backward(Device *device, Stream *stream, AttentionBackward args) 
     AttentionShape s = args.shape;
     DType e = element_type(OP_ATTENTION_BACKWARD, args.qkv);
     check_attention(OP_ATTENTION_BACKWARD, s, args.kv, args.dropout);
+    check_kept(OP_ATTENTION_BACKWARD, s, args.probabilities, args.adds);
     check_rules(OP_ATTENTION_BACKWARD, args.rules, args.sinks);
     CHECK(!args.dsinks.data || args.sinks.data, "attention_backward: dsinks without sinks");
     check_both_or_neither(OP_ATTENTION_BACKWARD, "kv and dkv", args.kv, args.dkv);

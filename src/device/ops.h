@@ -286,11 +286,13 @@ void norm_backward(Device *device, Stream *stream, NormBackward args);
 // element (h*S + q)*S + k of the sample, h global. Probabilities and the gradients of scores are factors of
 // further products, for which a backend may round them to E.
 // With `keys`, a call has only some neighbouring positions of each sample: `sequence` of them from `first_position` on,
-// whose queries see the keys and values of all `keys` positions in a tensor of their own. S above is then `keys`.
+// whose queries see the keys and values of all `keys` positions in a tensor of their own. S above is then `keys`. With
+// `kept`, that tensor has those of `kept` positions from `first_kept` on alone, and nothing is computed of the others.
 typedef struct {
     int64_t batch, sequence, heads, groups, head_size; // B, S, N/t, G/t, D
     int64_t first_head;                                // global number of local head 0
     int64_t keys, first_position;                      // 0, 0: the call has all positions
+    int64_t first_kept, kept;                          // 0, 0: keys and values of all of them
 } AttentionShape;
 
 // Which keys a query sees, and what a score becomes. Position i of a sample sees the keys from first(i) to i, where
@@ -366,17 +368,20 @@ typedef struct {
 void qk_norm_backward_weight(Device *device, Stream *stream, QkNormBackwardWeight args);
 
 //   qkv [T, (N + 2G)/t * D], out [T, D*N/t]
-//   kv [shape.keys * B, 2G/t * D] or absent: of each position the key and the value of each group. Those of qkv are
-//   then not read.
+//   kv [shape.keys * B, 2G/t * D], or of the kept positions alone, or absent: of each position the key and the value of
+//   each group. Those of qkv are then not read.
 //   first_key I32 [1, T] or absent: of row s*B + b a position of sample b up to that of the row; along a sample it
 //   never falls
 //   sinks [1, N/t] or absent
 //   stats F32 [B*N/t, S]: log of the sum of exp(scores) per query, with the sink's
 //   probabilities [B*N/t * S, S] before dropout, zero where a query does not see a key, or absent: then no S x S
-//   matrix exists (Dao 2022). With kv they have shape.keys columns.
+//   matrix exists (Dao 2022). With kv they have shape.keys columns; with kept keys there are none.
+//   continues: out and stats hold the result for other keys, with the sink's term, and become that for those and these
+//   together (Milakov 2018); out is rounded to E each time. For kept keys; without it every query sees one of them.
 typedef struct {
     Tensor qkv, kv, first_key, sinks;
     Tensor out, stats, probabilities;
+    bool continues;
     AttentionShape shape;
     AttentionRules rules;
     Dropout dropout;
@@ -385,9 +390,12 @@ void attention_forward(Device *device, Stream *stream, AttentionForward args);
 
 // dqkv may be qkv. probabilities absent: computed again from qkv and stats. dsinks F32, +=; absent without sinks.
 // With kv its gradient is added to dkv, which each call rounds to E, and dqkv is that of the queries alone, [T, D*N/t].
+// With kept keys the gradients are those that they have a part in, by out and stats of all keys; `adds`: that of the
+// queries is added to dqkv, which each call rounds to E.
 typedef struct {
     Tensor dout, qkv, kv, out, stats, probabilities, first_key, sinks;
     Tensor dqkv, dkv, dsinks;
+    bool adds;
     AttentionShape shape;
     AttentionRules rules;
     Dropout dropout;

@@ -55,6 +55,7 @@ double clock_compute(Clock *clock, double ready_us, Edge edge, double us) {
     double free_us = later(clock->held_us, clock->now_us + edge.hold_us);
     double start_us = later(ready_us, free_us);
     clock->message_us += free_us - clock->now_us;
+    if (!clock->began) clock->began = true, clock->first_us = start_us;
     clock->now_us = clock->held_us = start_us + us;
     clock->busy_us += us;
     clock->ends_us += clock->now_us;
@@ -83,6 +84,7 @@ void simulation_add(Simulation *simulation, int rank, const Clock *clock) {
     if (simulation->message_us) simulation->message_us[rank] = clock->message_us + free_us - clock->now_us;
     simulation->ends_us += clock->ends_us;
     simulation->computed_us = later(simulation->computed_us, free_us);
+    simulation->apart_us = later(simulation->apart_us, free_us - clock->first_us);
     simulation->total_us = later(simulation->total_us, later(free_us, clock->reduced_us));
 }
 

@@ -21,6 +21,8 @@ typedef struct {
     double now_us;     // when the last compute ended
     double held_us;    // until when messages block the rank, if that is later
     double reduced_us; // when its last reduction ends
+    bool began;
+    double first_us; // when the first compute began
     double busy_us, message_us, ends_us;
 } Clock;
 

@@ -1,7 +1,6 @@
 // Cuts sequences over context-parallel ranks.
 #include "layout/sequence.h"
 #include "base/error.h"
-#include <stdbool.h>
 #include <stdlib.h>
 
 static int64_t block_positions(const SequenceCut *cut) { return cut->positions / cut->blocks; }
@@ -11,7 +10,10 @@ void sequence_cut_zigzag(SequenceCut *cut, int64_t positions, int ranks) {
     CHECK(ranks <= MAX_CONTEXT_RANKS && positions % blocks == 0, "%lld positions in %d blocks",
           (long long)positions, blocks);
     cut->ranks = ranks, cut->blocks = blocks, cut->positions = positions;
-    for (int i = 0; i < blocks; i++) cut->owners[i] = (uint16_t)(i < ranks ? i : blocks - 1 - i);
+    for (int i = 0; i < blocks; i++) {
+        cut->owners[i] = (uint16_t)(i < ranks ? i : blocks - 1 - i);
+        cut->first_keys[i] = 0;
+    }
 }
 
 int sequence_pieces(const SequenceCut *cut) { return cut->blocks / cut->ranks; }
@@ -22,6 +24,10 @@ SequencePiece sequence_piece(const SequenceCut *cut, int rank, int i) {
     while (block < cut->blocks && (cut->owners[block] != rank || held++ < i)) block++;
     CHECK(block < cut->blocks, "rank %d has no piece %d of a sequence", rank, i);
     return (SequencePiece){block * count, count, i * count};
+}
+
+bool sequence_sees(const SequenceCut *cut, SequencePiece queries, SequencePiece keys) {
+    return keys.first + keys.count > cut->first_keys[queries.first / block_positions(cut)];
 }
 
 void sequence_positions(const SequenceCut *cut, int rank, int32_t *positions) {
@@ -41,6 +47,15 @@ void sequence_orders(const SequenceCut *cut, int samples, int32_t *from_ranks, i
                 if (from_ranks) from_ranks[whole + row] = (int32_t)(gathered + row);
                 if (to_ranks) to_ranks[gathered + row] = (int32_t)(whole + row);
             }
+        }
+}
+
+void sequence_shares(int64_t rows, int ranks, int32_t *apart, int32_t *together) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int share = 0; share < ranks; share++) {
+            int64_t in_row = row * ranks + share, in_share = share * rows + row;
+            if (apart) apart[in_share] = (int32_t)in_row;
+            if (together) together[in_row] = (int32_t)in_share;
         }
 }
 
@@ -143,4 +158,10 @@ void sequence_cut_by_area(SequenceCut *cut, int64_t positions, int ranks, int sa
         if (best * ranks <= all + all / 64) break;
     }
     if (cut->blocks != chosen) cut_into(cut, chosen, samples, first_keys);
+    for (int i = 0; i < cut->blocks; i++) {
+        const int32_t *of_samples = first_keys + i * block_positions(cut) * samples;
+        cut->first_keys[i] = of_samples[0];
+        for (int b = 1; b < samples; b++)
+            if (of_samples[b] < cut->first_keys[i]) cut->first_keys[i] = of_samples[b];
+    }
 }

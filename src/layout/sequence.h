@@ -5,14 +5,16 @@
 // microbatch are in the order of positions (row = position * B + sample), those of a rank in the order of the positions
 // that it holds.
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { MAX_CONTEXT_RANKS = 2048, MAX_SEQUENCE_BLOCKS = 2 * MAX_CONTEXT_RANKS };
 
 typedef struct {
-    int ranks, blocks;                    // c, which divides the number of blocks
-    int64_t positions;                    // S, which `blocks` divides
-    uint16_t owners[MAX_SEQUENCE_BLOCKS]; // the rank that holds each block
+    int ranks, blocks;                       // c, which divides the number of blocks
+    int64_t positions;                       // S, which `blocks` divides
+    uint16_t owners[MAX_SEQUENCE_BLOCKS];    // the rank that holds each block
+    int32_t first_keys[MAX_SEQUENCE_BLOCKS]; // of each block, the first key that one of its queries sees
 } SequenceCut;
 
 // Cuts a sequence of one document into 2c blocks, of which rank r holds block r and block 2c - 1 - r: each rank has as
@@ -35,9 +37,17 @@ int sequence_pieces(const SequenceCut *cut); // of each rank
 // Returns piece i of a rank, ascending; 0 <= i < sequence_pieces.
 SequencePiece sequence_piece(const SequenceCut *cut, int rank, int i);
 
+// Whether documents leave a query of one piece any of the keys of another piece, which lies before it.
+bool sequence_sees(const SequenceCut *cut, SequencePiece queries, SequencePiece keys);
+
 // Writes the position of each of a rank's S/c positions.
 void sequence_positions(const SequenceCut *cut, int rank, int32_t *positions);
 // The rows of a microbatch of `samples` samples as they lie when those of all ranks are put one after the other:
 // row i of the whole microbatch is row `from_ranks[i]` of these, and row i of these is row `to_ranks[i]` of the whole.
 // Either may be NULL.
 void sequence_orders(const SequenceCut *cut, int samples, int32_t *from_ranks, int32_t *to_ranks);
+
+// Rows of a rank that are cut into `ranks` shares of their columns, as they lie when the first shares of all rows come
+// first, then the second ones: share i of these is share `apart[i]` of the rows, and share i of the rows is share
+// `together[i]` of these. Either may be NULL.
+void sequence_shares(int64_t rows, int ranks, int32_t *apart, int32_t *together);

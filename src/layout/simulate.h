@@ -30,6 +30,7 @@ typedef struct {
 typedef struct {
     double total_us;    // makespan
     double computed_us; // the end of the last compute: total_us without the reductions at the end
+    double apart_us;    // the longest time that any rank takes from its first compute to its last one
     double ends_us;     // the sum of the times at which computes end: it grows when any compute is delayed
     double bubble;   // computed_us / (mean busy_us of the ranks) - 1: the paper's bubble over the ideal time
     int *peak_stash; // [num_ranks] the most chunk activations that a rank holds at once

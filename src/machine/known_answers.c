@@ -167,7 +167,7 @@ void answer_exact(AnswerFamily family, KnownAnswer *answer) {
 // ---- families that round ------------------------------------------------------------------------
 
 static void attention(AnswerBench *b, KnownAnswer *answer) {
-    AttentionShape s = {2, 48, 4, 2, 16, 0, 0, 0};
+    AttentionShape s = {2, 48, 4, 2, 16, 0, 0, 0, 0, 0};
     int64_t rows = s.sequence * s.batch, width = (s.heads + 2 * s.groups) * s.head_size;
     Stream *stream = device_stream(b->device);
     for (int t = 0; t < 2; t++) {

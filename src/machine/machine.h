@@ -142,7 +142,8 @@ typedef struct {
     Aliases aliases;        // other names that stack_open accepts, such as those of measured rows
     bool preferred;         // to the other stacks of its machine, unless the user names one
     bool low_factors;       // measured in runs with factors of 8 or 4 bits; chosen for such runs alone
-    char base[MAX_NAME];    // a stack whose constants and accuracy this one inherits; "": none
+    bool of_experts;     // measured in runs of models with experts; chosen for all such runs, and no others
+    char base[MAX_NAME]; // a stack whose constants and accuracy this one inherits; "": none
     // The program is trireme itself: its memory follows from its own step. Default: true for stacks of CPUs.
     bool is_trireme;
     char device[16]; // of a stack that is trireme: the kind of device on which it trains; "": "cpu"
@@ -162,6 +163,16 @@ typedef struct {
         hides_gathers; // of those collectives, only sequence parallelism's second all-gather of a layer's input
     bool gathers_logits;  // every tp rank holds the logits of the whole vocabulary
     bool balances_stages; // when layers are distributed, embedding and head count by their parameters
+    // Stages step without waiting for the others, and go back where the norm of all gradients says so: a step takes as
+    // long as the stage that is longest at work.   Source: Qi 2023, section 4
+    bool steps_apart;
+    // Where layers do not divide, each stage has as many as the longest, and the last stage what is left.
+    bool fills_stages;
+    bool
+        shards_weights; // it can cut gradients and weights over replicas: a search tries that without a pipeline
+    // A token is sent once to each node, and there once to each rank, that has any of its experts, and comes back
+    // summed; else once for each expert.
+    bool dispatches_once;
     Constants constants, base_constants;
     bool set[MAX_CONSTANTS], base_set[MAX_CONSTANTS]; // [i]: the file sets constant i; its base does
     bool is_free[MAX_CONSTANTS];                      // [i]: a calibration fits constant i ...
@@ -174,9 +185,13 @@ typedef struct {
 
 Status stack_open(Stack *stack, const char *name); // as machine_open; a stack needs no closing
 // Chooses the shipped stack that predicts this machine best: one measured on it, else on the same GPU, else on the
-// GPU whose peak is nearest; among equals the preferred one. `low`: for a run with factors of 8 or 4 bits. A GPU never
-// gets the stack of a CPU, nor a CPU that of a GPU, and neither one whose constants are unmeasured.
-Status stack_for(Stack *stack, const Machine *machine, bool low);
+// GPU whose peak is nearest; among equals the preferred one. A GPU never gets the stack of a CPU, nor a CPU that of a
+// GPU, and neither one whose constants are unmeasured.
+typedef struct {
+    bool low;     // products of factors of 8 or 4 bits
+    bool experts; // a model with experts
+} RunKind;
+Status stack_for(Stack *stack, const Machine *machine, RunKind run);
 // Returns whether the stack was measured on this machine. If not, all its predictions here are extrapolations.
 bool stack_is_of(const Stack *stack, const Machine *machine);
 void stack_print(const Stack *stack, Text *out); // writes a file that stack_open reads back

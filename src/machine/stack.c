@@ -12,6 +12,7 @@ static const YamlField STACK_FIELDS[] = {
     FIELD_ELSEWHERE("aliases"),
     FIELD(Stack, FLAG, preferred, false, 0, 0, NULL),
     FIELD(Stack, FLAG, low_factors, false, 0, 0, NULL),
+    FIELD(Stack, FLAG, of_experts, false, 0, 0, NULL),
     FIELD(Stack, TEXT, base, false, 0, 0, NULL),
     FIELD(Stack, FLAG, is_trireme, false, 0, 0, NULL),
     FIELD(Stack, TEXT, device, false, 0, 0, NULL),
@@ -28,6 +29,10 @@ static const YamlField STACK_FIELDS[] = {
     FIELD(Stack, FLAG, hides_gathers, true, 0, 0, NULL),
     FIELD(Stack, FLAG, gathers_logits, true, 0, 0, NULL),
     FIELD(Stack, FLAG, balances_stages, true, 0, 0, NULL),
+    FIELD(Stack, FLAG, steps_apart, false, 0, 0, NULL),
+    FIELD(Stack, FLAG, fills_stages, false, 0, 0, NULL),
+    FIELD(Stack, FLAG, shards_weights, false, 0, 0, NULL),
+    FIELD(Stack, FLAG, dispatches_once, false, 0, 0, NULL),
     FIELD_ELSEWHERE("constants"),
     FIELD_ELSEWHERE("priors"),
     FIELD_ELSEWHERE("variants"),
@@ -126,14 +131,20 @@ static Status distance(const Stack *stack, const Machine *machine, double *out) 
     return OK;
 }
 
-Status stack_for(Stack *stack, const Machine *machine, bool low) {
-    low = low && !machine->is_cpu;
+static bool is_for(const Stack *stack, const Machine *machine, RunKind run) {
+    if (*stack->unmeasured) return false;
+    if (machine->is_cpu) return !stack->of_experts && !stack->low_factors;
+    if (run.experts || stack->of_experts) return stack->of_experts == run.experts;
+    return stack->low_factors == run.low;
+}
+
+Status stack_for(Stack *stack, const Machine *machine, RunKind run) {
     double least = INFINITY;
     for (int i = 0; i < num_shipped_stacks; i++) {
         Stack candidate;
         double d;
         TRY(stack_open(&candidate, shipped_stacks[i].name));
-        if (*candidate.unmeasured || candidate.low_factors != low) continue;
+        if (!is_for(&candidate, machine, run)) continue;
         TRY(distance(&candidate, machine, &d));
         if (d < least || (d == least && isfinite(d) && candidate.preferred)) {
             least = d;

@@ -14,11 +14,12 @@ typedef struct {
     bool dropout;       // it applies dropout
     bool probabilities; // attention: it stores its S x S matrix
     bool low;           // matrix product: of factors in 8 bits, which stand for those of the configuration
+    bool of_experts;    // it works on the rows of experts, of which each rank has its own number
     bool of_weight;     // making a factor: of a parameter, which is the same for all microbatches of a step
     bool transpose_a, transpose_b,
         accumulate; // matrix product; accumulate: the product is added to the result
-    // Matrix product: [m, k] x [k, n], batch 1. Attention: m = S, n = D, k = S, batch = B*N/t. Other operations:
-    // m and n are the rows and columns of the first tensor written, the others 0.
+    // Matrix product: [m, k] x [k, n], batch 1; of experts: so many such products. Attention: m = S, n = D, k = S,
+    // batch = B*N/t. Other operations: m and n are the rows and columns of the first tensor written, the others 0.
     int64_t m, n, k, batch;
     // Operation: of all its tensors, each counted once; a lookup counts the whole table. Collective: of the whole
     // tensor, also where a rank has only a share of it. A ring moves 2(n-1)/n of these bytes in an all-reduce,

@@ -322,10 +322,12 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
     arena_release(c->scratch, mark);
     if (!chunk->last) return;
     unit_acquire(c, gpt->head_unit, -1);
+    if (mb->training) unit_begin(c, gpt->head_unit);
     if (mb->labels.data)
         loss_head_apply(c, &gpt->head, slot->output, mb, gpt->logits);
     else
         loss_head_predict(c, &gpt->head, slot->output, mb, gpt->logits);
+    if (mb->training) unit_finish(c, gpt->head_unit, false);
     unit_release(c, gpt->head_unit);
 }
 
@@ -379,12 +381,14 @@ static void recompute_group(Gpt *gpt, const Chunk *chunk, int first, int end, co
                         share.cols, share.dtype);
         tp_all_gather(c, share, x);
     }
+    c->again = true;
     for (int i = first; i < end; i++) {
         Tensor y = tensor_take(arena, "hidden between layers", x.rows, x.cols, x.dtype);
         int next = i + 1 < end ? chunk_unit(gpt, chunk, i + 1) : -1;
         forward_layer(gpt, chunk->first_layer + i, next, layer_stash(gpt, slot, i), x, y, arena, mb);
         x = y;
     }
+    c->again = false;
 }
 
 // The unit that the backward of a chunk uses after that of layer i, in a group from `first` on; -1: none. The group
@@ -410,10 +414,11 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
         bool leaves = i == 0 && !chunk->first;
         // The weight half reads no weights.
         if (halves & INPUT_HALF) unit_acquire(c, unit, unit_before(gpt, chunk, first, i));
+        if (halves & INPUT_HALF) unit_begin(c, unit);
         backward_layer(gpt, number, layer_stash(gpt, slot, i), slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
         if (halves & INPUT_HALF) unit_release(c, unit);
-        if (final) unit_finish(c, unit);
+        if (halves & WEIGHT_HALF) unit_finish(c, unit, final);
     }
     arena_release(c->scratch, mark);
 }
@@ -425,16 +430,17 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
     const Chunk *chunk = &gpt->chunks[chunk_index];
     final = final && halves != INPUT_HALF;
     context_use_microbatch(c, mb);
-    if (final && chunk->last) unit_finish(c, gpt->head_unit); // forwards have made its gradients
+    if (final && chunk->last) unit_finish(c, gpt->head_unit, true); // forwards have made its gradients
     for (int end = chunk->num_layers, first, group_end; end > 0; end = first) {
         recomputed(gpt, chunk, end - 1, &first, &group_end);
         backward_group(gpt, chunk_index, first, end, slot, halves, mb, final);
     }
+    if (halves & INPUT_HALF && chunk->first) unit_begin(c, gpt->embedding_unit);
     if (halves & INPUT_HALF && chunk->first)
         embedding_gradient(c, &gpt->embedding, slot->output_gradient, mb);
     else if (halves & INPUT_HALF && !chunk->num_layers)
         device_copy(c->device, c->stream, slot->input_gradient, slot->output_gradient);
-    if (final && chunk->first) unit_finish(c, gpt->embedding_unit);
+    if (halves & WEIGHT_HALF && chunk->first) unit_finish(c, gpt->embedding_unit, final);
 }
 
 Stage gpt_stage(Gpt *gpt) {

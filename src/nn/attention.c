@@ -4,7 +4,7 @@
 #include "nn/declare.h"
 #include "nn/latent.h"
 #include "nn/qk_norm.h"
-#include "nn/whole_keys.h"
+#include "nn/shared_attention.h"
 
 typedef struct {
     Branch branch;                      // in: qkv, its rows ordered by groups (AttentionShape), cut by groups
@@ -187,24 +187,18 @@ static void finish_output(const SublayerArgs *args, const AttentionStash *stash,
 static void compute(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape) {
     const Attention *a = args->self;
     Context *c = args->context;
-    const Microbatch *mb = args->microbatch;
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = begin_output(args, stash, shape);
-    Tensor kv = gather_keys(c, mb, shape, core_input(stash));
-    AttentionPiece piece;
-    for (int i = 0; attention_piece(c, mb, shape, i, &piece); i++)
-        attention_forward(
-            c->device, c->stream,
-            (AttentionForward){.qkv = piece_of_rows(core_input(stash), &piece),
-                               .kv = kv,
-                               .first_key = piece_of_tokens(mb->first_key, &piece),
-                               .sinks = param_value(a->sinks),
-                               .rules = a->rules,
-                               .out = piece_of_rows(out, &piece),
-                               .stats = piece_of_stats(stash->stats, &piece),
-                               .probabilities = piece_of_probabilities(stash->probabilities, &piece),
-                               .shape = piece.shape,
-                               .dropout = attention_dropout(args)});
+    shared_attention_forward(c, args->microbatch,
+                             (AttentionForward){.qkv = core_input(stash),
+                                                .first_key = args->microbatch->first_key,
+                                                .sinks = param_value(a->sinks),
+                                                .rules = a->rules,
+                                                .out = out,
+                                                .stats = stash->stats,
+                                                .probabilities = stash->probabilities,
+                                                .shape = shape,
+                                                .dropout = attention_dropout(args)});
     finish_output(args, stash, out);
     arena_release(c->scratch, mark);
 }
@@ -261,56 +255,6 @@ static Tensor gradient_of_sinks(Context *c, Param *sinks) {
     return unused;
 }
 
-// What the core has read, written and got, with values as wide as keys.
-typedef struct {
-    Tensor qkv, out, dout;
-} CoreRows;
-
-// The keys and values of whole sequences, where a rank has a part of them; and where the gradients go: `dq` is dqkv
-// where there are no others.
-typedef struct {
-    Tensor kv, dq, dkv;
-} KeyGradients;
-
-static void gradients_of_piece(const SublayerArgs *args, const AttentionStash *stash,
-                               const AttentionPiece *piece, KeyGradients to, const CoreRows *rows) {
-    const Attention *a = args->self;
-    Context *c = args->context;
-    attention_backward(
-        c->device, c->stream,
-        (AttentionBackward){.dout = piece_of_rows(rows->dout, piece),
-                            .qkv = piece_of_rows(rows->qkv, piece),
-                            .kv = to.kv,
-                            .out = piece_of_rows(rows->out, piece),
-                            .stats = piece_of_stats(stash->stats, piece),
-                            .probabilities = piece_of_probabilities(stash->probabilities, piece),
-                            .first_key = piece_of_tokens(args->microbatch->first_key, piece),
-                            .sinks = param_value(a->sinks),
-                            .dqkv = piece_of_rows(to.dq, piece),
-                            .dkv = to.dkv,
-                            .dsinks = gradient_of_sinks(c, a->sinks),
-                            .rules = a->rules,
-                            .shape = piece->shape,
-                            .dropout = attention_dropout(args)});
-}
-
-// The gradients of keys and values are sums over the queries of all ranks.
-static void gradients_over_ranks(const SublayerArgs *args, const AttentionStash *stash, AttentionShape shape,
-                                 const CoreRows *rows, Tensor dqkv) {
-    Context *c = args->context;
-    const Microbatch *mb = args->microbatch;
-    ArenaMark mark = arena_mark(c->scratch);
-    KeyGradients to = {.kv = gather_keys(c, mb, shape, rows->qkv)};
-    to.dq = tensor_take(c->scratch, "gradient of queries", rows->dout.rows, rows->dout.cols, dqkv.dtype);
-    to.dkv = tensor_take(c->scratch, "gradient of keys and values", to.kv.rows, to.kv.cols, dqkv.dtype);
-    device_zero(c->device, c->stream, to.dkv);
-    AttentionPiece piece;
-    for (int i = 0; attention_piece(c, mb, shape, i, &piece); i++)
-        gradients_of_piece(args, stash, &piece, to, rows);
-    scatter_key_gradients(c, mb, shape, to.dq, to.dkv, dqkv);
-    arena_release(c->scratch, mark);
-}
-
 // With norms of queries and keys the gradient of what the core read takes its place.
 static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
     const Attention *a = args->self;
@@ -322,13 +266,19 @@ static void core_backward(const SublayerArgs *args, Tensor dout, Tensor dqkv) {
         take_core_stash(c, shape, &stash, c->scratch);
         compute(args, &stash, shape);
     }
-    CoreRows rows = {
-        .qkv = qkv, .out = widened(args, stash.branch.core, shape), .dout = widened(args, dout, shape)};
-    if (args->microbatch->cut)
-        gradients_over_ranks(args, &stash, shape, &rows, dcore);
-    else
-        gradients_of_piece(args, &stash, &(AttentionPiece){shape, 0, qkv.rows, 0},
-                           (KeyGradients){.dq = dcore}, &rows);
+    shared_attention_backward(c, args->microbatch,
+                              (AttentionBackward){.dout = widened(args, dout, shape),
+                                                  .qkv = qkv,
+                                                  .out = widened(args, stash.branch.core, shape),
+                                                  .stats = stash.stats,
+                                                  .probabilities = stash.probabilities,
+                                                  .first_key = args->microbatch->first_key,
+                                                  .sinks = param_value(a->sinks),
+                                                  .dqkv = dcore,
+                                                  .dsinks = gradient_of_sinks(c, a->sinks),
+                                                  .rules = a->rules,
+                                                  .shape = shape,
+                                                  .dropout = attention_dropout(args)});
     rotate(args, dcore, shape, true);
     if (a->norms.query) qk_norm_gradient(c, &a->norms, stash.branch.inner, shape, &stash.norms, dcore, dqkv);
 }

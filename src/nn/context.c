@@ -14,13 +14,20 @@ void unit_release(const Context *c, int unit) {
     if (c->watch.release) c->watch.release(c->watch.self, unit);
 }
 
-void unit_finish(const Context *c, int unit) {
-    if (c->watch.finish) c->watch.finish(c->watch.self, unit);
+void unit_begin(const Context *c, int unit) {
+    if (c->watch.begin) c->watch.begin(c->watch.self, unit);
 }
 
-static void show(const Context *c, Tensor x) {
-    if (c->shared.see && context_ranks(c, ROLE_TENSOR) > 1) c->shared.see(c->shared.self, x);
+void unit_finish(const Context *c, int unit, bool final) {
+    if (c->watch.finish) c->watch.finish(c->watch.self, unit, final);
 }
+
+static void show_to(const Context *c, Role role, Tensor x) {
+    if (c->shared.see && context_ranks(c, role) > 1) c->shared.see(c->shared.self, x);
+}
+
+static void show(const Context *c, Tensor x) { show_to(c, ROLE_TENSOR, x); }
+void cp_show(const Context *c, Tensor x) { show_to(c, ROLE_CONTEXT, x); }
 
 void tp_all_gather(const Context *c, Tensor share, Tensor all) {
     show(c, share);

@@ -8,15 +8,15 @@
 #include "nn/branch.h"
 #include "nn/declare.h"
 #include "nn/expert_rounds.h"
+#include "nn/router.h"
 #include <math.h>
 #include <string.h>
 
 typedef struct {
-    Branch branch;         // without linear layers
-    Param *router;         // [E, H]
+    Branch branch; // without linear layers
+    Router router;
     ExpertWeights weights; // without the number of this rank's experts
     int experts;           // E
-    RouterRules rules;
     MlpActivation activation;
     Linear shared_in, shared_out; // without weights: there are no shared experts
 } Experts;
@@ -24,9 +24,9 @@ typedef struct {
 // Rows T' are this rank's, T those that it gives to its part of the experts; n = T * k pairs.
 typedef struct {
     BranchStash branch;
-    Tensor logits, weights, experts; // F32 [T', E], F32 and I32 [T', k]
-    Tensor all_weights;              // F32 [T, k]: the weights of all T rows
-    Tensor positions, order;         // I32 [T, k], [1, n]
+    Routing routing;
+    Tensor all_weights;      // F32 [T, k]: the weights of all T rows
+    Tensor positions, order; // I32 [T, k], [1, n]
     ExpertsKept kept;
     Tensor shared_inner, shared_core; //
 } ExpertsStash;
@@ -43,15 +43,6 @@ static Param *declare_weights(const Builder *b, int layer, const char *name, int
     spec.init = INIT_NORMAL, spec.stddev = stddev;
     spec.decay = true;
     spec.matrices[0] = 1;
-    return params_declare(b->params, spec);
-}
-
-static Param *declare_router(const Builder *b, int layer) {
-    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, "weight");
-    spec.rows = b->shape->experts, spec.cols = b->shape->hidden;
-    spec.init = INIT_NORMAL, spec.stddev = b->shape->init_std;
-    spec.decay = true;
-    spec.reduction = builder_row_reduction(b);
     return params_declare(b->params, spec);
 }
 
@@ -76,14 +67,8 @@ static void declare(const Builder *b, int layer, void *self) {
     m->branch = branch_declare(b, layer, "pre_mlp_layernorm", "post_mlp_layernorm", (LinearSpec){0},
                                (LinearSpec){0}, "mlp output dropout");
     m->experts = s->experts;
-    m->rules = (RouterRules){.topk = s->experts_topk,
-                             .groups = s->router_groups,
-                             .group_topk = s->router_open_groups,
-                             .sigmoid = s->router_sigmoid,
-                             .pre_softmax = s->router_pre_softmax,
-                             .scale = s->router_scale};
     m->activation = activation_of(s);
-    m->router = declare_router(b, layer);
+    m->router = router_declare(b, layer);
     Cut rows = {.dim = 0, .blocks = model_is_gated(s) ? 2 : 1}, cols = {.dim = 1};
     m->weights.activation = m->activation;
     m->weights.fc1 = declare_weights(b, layer, "mlp.experts.linear_fc1", activation_inputs(s, s->expert_ffn),
@@ -145,12 +130,10 @@ static void take_stash(const SublayerArgs *a, Tensor x) {
     Context *c = a->context;
     const Experts *m = a->self;
     ExpertsStash *s = a->stash;
-    int64_t k = m->rules.topk, rows = all_rows(c, x.rows),
+    int64_t k = m->router.rules.topk, rows = all_rows(c, x.rows),
             tokens = a->microbatch->sequence * a->microbatch->samples;
-    s->logits = tensor_take(a->arena, "router logits", x.rows, m->experts, F32);
-    s->weights = tensor_take(a->arena, "expert weights", x.rows, k, F32);
-    s->experts = tensor_take(a->arena, "experts of tokens", x.rows, k, I32);
-    s->all_weights = s->weights;
+    routing_take(c, &m->router, a->microbatch, &s->routing, a->arena, x.rows);
+    s->all_weights = s->routing.weights;
     if (rows != x.rows) s->all_weights = tensor_take(a->arena, "weights of all rows", rows, k, F32);
     s->positions = tensor_take(a->arena, "places of pairs", rows, k, I32);
     s->order = tensor_take(a->arena, "pairs by expert", 1, rows * k, I32);
@@ -168,13 +151,39 @@ static void route(const SublayerArgs *a, Tensor x) {
     Context *c = a->context;
     const Experts *m = a->self;
     const ExpertsStash *s = a->stash;
-    matmul(c->device, c->stream,
-           (Matmul){.a = x, .b = m->router->value, .d = s->logits, .transpose_b = true});
-    router_forward(c->device, c->stream,
-                   (RouterForward){
-                       .logits = s->logits, .weights = s->weights, .experts = s->experts, .rules = m->rules});
-    if (s->all_weights.data != s->weights.data || s->all_weights.rows != s->weights.rows)
-        tp_all_gather(c, s->weights, s->all_weights);
+    router_choose(c, &m->router, a->microbatch, x, &s->routing);
+    Tensor own = s->routing.weights;
+    if (s->all_weights.data != own.data || s->all_weights.rows != own.rows)
+        tp_all_gather(c, own, s->all_weights);
+}
+
+// How many pairs chose each expert, where some are dropped: those of `experts` before that.
+static void count_choices(const SublayerArgs *a, Tensor experts, int32_t *choices) {
+    Context *c = a->context;
+    const Experts *m = a->self;
+    Tensor counts = tensor_take(c->scratch, "tokens that chose experts", 1, m->experts, I32);
+    SortPairs sorted = {.experts = experts,
+                        .order = tensor_take(c->scratch, "pairs by expert", 1, tensor_count(experts), I32),
+                        .positions =
+                            tensor_take(c->scratch, "places of pairs", experts.rows, experts.cols, I32),
+                        .counts = counts};
+    sort_pairs(c->device, c->stream, sorted);
+    if (device_computes(c->device)) device_download(c->device, c->stream, choices, counts);
+}
+
+// Tensor ranks that have the same pairs count them once.
+static void note_loads(const SublayerArgs *a, const int32_t *choices) {
+    Context *c = a->context;
+    const Experts *m = a->self;
+    const ExpertsStash *s = a->stash;
+    bool own_pairs = c->mode.sequence_parallel && !is_shared(c);
+    if (!expert_loads_count(c, a->microbatch) || (!own_pairs && context_rank(c, ROLE_TENSOR))) return;
+    double *loads = expert_loads_of(c->loads, m->router.layer),
+           *dropped = expert_load_sum(c->loads, m->router.layer, LOAD_DROPPED);
+    for (int e = 0; e < m->experts; e++) {
+        loads[e] += choices[e];
+        *dropped += choices[e] - s->kept.plan.mine[e];
+    }
 }
 
 // Sorts the pairs, and learns how many each expert has.
@@ -183,13 +192,17 @@ static void sort(const SublayerArgs *a) {
     const Experts *m = a->self;
     ExpertsStash *s = a->stash;
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor experts = gather(c, s->experts),
+    int32_t choices[MAX_EXPERTS];
+    bool drops = router_drops(c, a->microbatch);
+    Tensor experts = gather(c, s->routing.kept),
            counts = tensor_take(c->scratch, "rows of experts", 1, m->experts, I32);
     Dispatch d = dispatch_in(a);
     sort_pairs(
         c->device, c->stream,
         (SortPairs){.experts = experts, .order = s->order, .positions = s->positions, .counts = counts});
     experts_plan(c, &d, counts, tensor_count(experts), &s->kept);
+    if (drops) count_choices(a, gather(c, s->routing.experts), choices);
+    note_loads(a, drops ? choices : s->kept.plan.mine);
     arena_release(c->scratch, mark);
 }
 
@@ -201,8 +214,9 @@ static Tensor sorted_rows(const SublayerArgs *a, Tensor x, bool needed) {
     Tensor rows = tensor_take(c->scratch, "rows by expert", s->order.cols, x.cols, x.dtype);
     ArenaMark mark = arena_mark(c->scratch);
     if (needed)
-        gather_rows(c->device, c->stream,
-                    (GatherRows){.x = gather(c, x), .order = s->order, .y = rows, .divisor = m->rules.topk});
+        gather_rows(
+            c->device, c->stream,
+            (GatherRows){.x = gather(c, x), .order = s->order, .y = rows, .divisor = m->router.rules.topk});
     arena_release(c->scratch, mark);
     return rows;
 }
@@ -283,35 +297,6 @@ static void rows_gradient(const SublayerArgs *a, Halves halves, Tensor dx) {
     arena_release(c->scratch, mark);
 }
 
-// Adds the gradient of x through the router, and makes that of its weight, which is small enough for the input half.
-static void router_gradient(const SublayerArgs *a, Tensor dweights, Tensor dx) {
-    Context *c = a->context;
-    const Experts *m = a->self;
-    const ExpertsStash *s = a->stash;
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor dlogits =
-               tensor_take(c->scratch, "gradient of router logits", s->logits.rows, m->experts, dx.dtype),
-           own = tensor_take(c->scratch, "gradient of router input", dx.rows, dx.cols, dx.dtype);
-    router_backward(c->device, c->stream,
-                    (RouterBackward){.logits = s->logits,
-                                     .experts = s->experts,
-                                     .dweights = dweights,
-                                     .dlogits = dlogits,
-                                     .rules = m->rules});
-    if (!m->router->frozen) {
-        GradSum sum = param_grad_sum(m->router, c->device, c->place);
-        matmul(c->device, c->stream,
-               (Matmul){.a = dlogits,
-                        .b = s->branch.norm.y,
-                        .d = sum.sum,
-                        .transpose_a = true,
-                        .accumulate = sum.adds});
-    }
-    matmul(c->device, c->stream, (Matmul){.a = dlogits, .b = m->router->value, .d = own});
-    add(c->device, c->stream, (Add){.x = own, .y = dx});
-    arena_release(c->scratch, mark);
-}
-
 // dx absent: the weight half alone.
 static void shared_gradient(const SublayerArgs *a, Tensor dout, Tensor dx) {
     Context *c = a->context;
@@ -339,11 +324,11 @@ static void all_backward(const SublayerArgs *a, Tensor dout, Tensor dx) {
     // Where rows come from other ranks, both halves use what was sent once.
     bool at_once = a->halves == BOTH_HALVES && dispatch_in(a).ranks > 1;
     if (a->halves & INPUT_HALF) {
-        Tensor dweights =
-            tensor_take(c->scratch, "gradient of expert weights", s->weights.rows, s->weights.cols, F32);
+        Tensor dweights = tensor_take(c->scratch, "gradient of expert weights", s->routing.weights.rows,
+                                      s->routing.weights.cols, F32);
         combine_gradient(a, dout, dweights);
         rows_gradient(a, at_once ? BOTH_HALVES : INPUT_HALF, dx);
-        router_gradient(a, dweights, dx);
+        router_gradient(c, &m->router, a->microbatch, &s->routing, s->branch.norm.y, dweights, dx);
     }
     if (m->shared_in.weight) shared_gradient(a, dout, dx);
     if (a->halves & WEIGHT_HALF && !at_once) rows_gradient(a, WEIGHT_HALF, (Tensor){0});
@@ -378,7 +363,11 @@ static int stash_terms(const ModelShape *s, const ModelMode *mode, int tp, Stash
     double pairs = tokens * s->experts_topk, rows = stash_rows(s, mode, tp), k = s->experts_topk;
     double inner = e * pairs * (double)activation_inputs(s, s->expert_ffn) / tp,
            activated = e * pairs * s->expert_ffn / tp, width = e * pairs * s->hidden;
-    double routing = 4 * (rows * (s->experts + 2 * k) + 2 * pairs) + (rows < tokens ? 4 * pairs : 0);
+    double counts = mode->router.by_sequence ? mode->microbatch : 1;
+    if (mode->router.balance <= 0 && mode->router.z <= 0) counts = 0;
+    if (mode->router.capacity > 0) k *= 1.5; // beside weights and experts those that keep tokens
+    double routing = 4 * (rows * (s->experts + 2 * k) + 2 * pairs) + (rows < tokens ? 4 * pairs : 0) +
+                     4 * counts * s->experts;
     int n = branch_stash_terms(s, mode, tp, 0, out);
     out[n++] = (StashTerm){"experts' fc1 output", inner, inner, false};
     out[n++] = (StashTerm){"experts' activation output", activated, activated, false};

@@ -22,7 +22,7 @@ typedef struct {
 } Factor;
 
 // A tensor that becomes a factor: the sum of the product runs along its rows, or down its columns. `cut`: other tp
-// ranks hold other parts of it.
+// ranks hold other parts of it. Of what is no weight, other cp ranks do.
 typedef struct {
     LinearProduct product;
     LinearFactor which;
@@ -30,12 +30,14 @@ typedef struct {
     bool down, cut;
 } Source;
 
-// Returns the largest magnitude of a tensor of which this rank holds all, or with `cut` a part. Infinity is kept.
-static Tensor largest(Context *c, Tensor x, bool cut) {
+// Returns the largest magnitude of all of the tensor, `x` being what this rank makes a factor of. Infinity is kept.
+static Tensor largest(Context *c, const Source *s, Tensor x) {
     Tensor max = tensor_take(c->scratch, "largest magnitude", 1, 1, F32);
     device_zero(c->device, c->stream, max);
     abs_max(c->device, c->stream, (AbsMax){.x = x, .max = max});
-    if (cut) tp_all_reduce(c, max, REDUCE_MAX);
+    if (s->cut) tp_all_reduce(c, max, REDUCE_MAX);
+    if (s->which != FACTOR_W && context_ranks(c, ROLE_CONTEXT) > 1)
+        comm_all_reduce(context_group(c, ROLE_CONTEXT), c->stream, max, REDUCE_MAX);
     return max;
 }
 
@@ -50,8 +52,7 @@ static Tensor earlier_largest(Context *c, const Linear *l, const Source *s) {
 
 // With one scale for the tensor: numbers of 8 bits, transposed where the sum runs down the columns.
 static Factor tensor_factor(Context *c, const Linear *l, const Source *s) {
-    Tensor max = recipe_rows[l->recipe].delayed ? earlier_largest(c, l, s) : largest(c, s->x, s->cut),
-           x = s->x;
+    Tensor max = recipe_rows[l->recipe].delayed ? earlier_largest(c, l, s) : largest(c, s, s->x), x = s->x;
     DType type = recipe_codes(l->float8, s->which) == CODES_E5M2 ? E5M2 : E4M3;
     Factor f = {.q = s->down ? tensor_take(c->scratch, "transposed factor in 8 bits", x.cols, x.rows, type)
                              : tensor_take(c->scratch, "factor in 8 bits", x.rows, x.cols, type),
@@ -95,7 +96,7 @@ static Factor block_factors(Context *c, const Linear *l, const Source *s, const 
     args.block_rows = down ? quant->along : quant->across,
     args.block_cols = down ? quant->across : quant->along;
     if (quant->scales == BLOCK_E4M3)
-        args.max = largest(c, x, s->cut), args.scale = tensor_take(c->scratch, "scale", 1, 1, F32);
+        args.max = largest(c, s, x), args.scale = tensor_take(c->scratch, "scale", 1, 1, F32);
     quantize_blocks(c->device, c->stream, args);
     return (Factor){.q = args.q, .scale = args.scale, .rows = !down};
 }

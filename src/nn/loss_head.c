@@ -1,5 +1,6 @@
 // The loss head: final norm, logits and vocabulary-parallel cross-entropy.
 #include "nn/declare.h"
+#include "nn/shared_attention.h"
 
 LossHead loss_head_declare(const Builder *b) {
     LossHead head = {.vocabulary = b->shape->vocabulary, .cap = b->shape->logit_cap};
@@ -213,13 +214,17 @@ static LossParts parts_of(const PairHead *p, int64_t first, int64_t count) {
     return parts;
 }
 
-// Chunks of prompts and padding alone have no part in the loss.
+// Chunks of prompts and padding alone have no part in the loss; of cut sequences they are not looked for.
+static bool chunk_trains(const Microbatch *mb, int64_t first, int64_t count) {
+    return mb->cut || pairs_train(mb->pairs, first, count);
+}
+
 static void pairs_forward(Context *c, const LossHead *head, const PairHead *p, const Microbatch *mb) {
     device_zero(c->device, c->stream, p->parts);
     for (int64_t first = 0; first < p->x.rows; first += p->step) {
         ArenaMark mark = arena_mark(c->scratch);
         int64_t count = p->x.rows - first < p->step ? p->x.rows - first : p->step;
-        if (!pairs_train(mb->pairs, first, count)) continue;
+        if (!chunk_trains(mb, first, count)) continue;
         Tensor logits = p->logits.data ? p->logits : take_logits(c, head, count);
         chunk_logits(c, head, tensor_rows(p->x, first, count), logits);
         begin_loss(c, head, logits, tensor_part(mb->labels, first, count), parts_of(p, first, count));
@@ -228,13 +233,41 @@ static void pairs_forward(Context *c, const LossHead *head, const PairHead *p, c
     tp_all_reduce(c, tensor_rows(p->parts, 1, 2), REDUCE_SUM);
 }
 
-// The loss needs both sums over all tokens of a pair before any weight is known.
+// Returns values of the tokens of whole sequences, of this rank's [1, T]: those themselves where they are not cut.
+static Tensor whole_values(Context *c, const Microbatch *mb, Tensor own) {
+    if (!mb->cut) return own;
+    int64_t tokens = mb->from_ranks.cols;
+    Tensor gathered = tensor_take(c->scratch, "values of tokens by rank", tokens, 1, F32);
+    Tensor whole = tensor_take(c->scratch, "values of tokens", tokens, 1, F32), flat = gathered;
+    flat.rows = 1, flat.cols = tokens;
+    comm_all_gather(context_group(c, ROLE_CONTEXT), c->stream, own, flat);
+    reorder_rows(c, mb->from_ranks, gathered, whole);
+    return whole;
+}
+
+// The reverse, for values that every rank has.
+static void take_own_values(Context *c, const Microbatch *mb, const float *values, Tensor own) {
+    if (!mb->cut) {
+        device_upload(c->device, c->stream, own, values);
+        return;
+    }
+    Tensor whole = tensor_take(c->scratch, "values of tokens", mb->to_ranks.cols, 1, F32), mine = own;
+    Tensor order = tensor_part(mb->to_ranks, own.cols * context_rank(c, ROLE_CONTEXT), own.cols);
+    mine.rows = own.cols, mine.cols = 1;
+    device_upload(c->device, c->stream, whole, values);
+    reorder_rows(c, order, whole, mine);
+}
+
+// The loss needs both sums over all tokens of a pair, on whichever cp rank, before any weight is known.
 static void pairs_weigh(Context *c, const PairHead *p, const Microbatch *mb) {
-    int64_t tokens = p->x.rows;
+    ArenaMark mark = arena_mark(c->scratch);
+    int64_t tokens = mb->cut ? mb->from_ranks.cols : p->x.rows;
     float *sums = mb->pairs->room, *targets = sums + tokens, *weights = targets + tokens;
-    device_download(c->device, c->stream, sums, tensor_rows(p->parts, 1, 2));
+    device_download(c->device, c->stream, sums, whole_values(c, mb, tensor_rows(p->parts, 1, 1)));
+    device_download(c->device, c->stream, targets, whole_values(c, mb, tensor_rows(p->parts, 2, 1)));
     pairs_compute(mb->pairs, tokens, sums, targets, weights);
-    device_upload(c->device, c->stream, p->weights, weights);
+    take_own_values(c, mb, weights, p->weights);
+    arena_release(c->scratch, mark);
 }
 
 // Logits of several chunks are computed again.
@@ -243,7 +276,7 @@ static void pairs_backward(Context *c, const LossHead *head, const PairHead *p, 
         ArenaMark mark = arena_mark(c->scratch);
         int64_t count = p->x.rows - first < p->step ? p->x.rows - first : p->step;
         Tensor x = tensor_rows(p->x, first, count), dx = tensor_rows(p->dx, first, count);
-        if (!pairs_train(mb->pairs, first, count)) {
+        if (!chunk_trains(mb, first, count)) {
             device_zero(c->device, c->stream, dx);
             continue;
         }

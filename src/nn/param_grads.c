@@ -99,6 +99,10 @@ void params_watch_grads(const Params *params, const GradWatch *watch) {
         if (params->items[i]->chunk >= 0 && !params->items[i]->frozen) params->items[i]->watch = watch;
 }
 
+void params_show_grads(const Params *params, int unit) {
+    for (int i = params->units[unit].first; i < params->units[unit].end; i++) show(params->items[i]);
+}
+
 void params_end_watch(const Params *params) {
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];

@@ -26,7 +26,7 @@ Param *params_declare(Params *params, ParamSpec spec) {
     p->spec = spec;
     p->unit = params->num_units - 1;
     p->chunk = -1;
-    p->frozen = params->adapters_only && !spec.adapter;
+    p->frozen = spec.by_rule || (params->adapters_only && !spec.adapter);
     p->offset = -1;
     params->items[params->count++] = p;
     params->units[p->unit].end = params->count;
@@ -102,13 +102,15 @@ static Role replicas_of(int region) { return placement_reductions[region % NUM_R
 
 static int region_of(const Param *p) { return (int)p->place.reduction + (p->frozen ? NUM_REDUCTIONS : 0); }
 
+static bool is_flat(const Param *p) { return !p->tied_value && !p->spec.by_rule; }
+
 // Sets the offsets of a chunk's parameters of one region from `begin` on; returns where the region ends.
 static int64_t lay_out(Params *params, int chunk, int region, Grid grid, int64_t begin) {
     int64_t end = begin, whole = (int64_t)PARAM_ALIGNMENT * grid_count(grid, replicas_of(region));
     bool rounded = region < NUM_REDUCTIONS || params_units_apart(params);
     for (int i = 0, unit = -1; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->tied_value || region_of(p) != region) continue;
+        if (p->chunk != chunk || !is_flat(p) || region_of(p) != region) continue;
         if (params_units_apart(params) && p->unit != unit) end = begin + round_up(end - begin, whole);
         unit = p->unit;
         p->offset = end;
@@ -123,7 +125,7 @@ static int list_spans(const Params *params, int chunk, ParamSpan *spans) {
     for (int region = 0; region < NUM_REGIONS; region++)
         for (int i = 0, unit = -1; i < params->count; i++) {
             const Param *p = params->items[i];
-            if (p->chunk != chunk || p->tied_value || region_of(p) != region || p->unit == unit) continue;
+            if (p->chunk != chunk || !is_flat(p) || region_of(p) != region || p->unit == unit) continue;
             unit = p->unit;
             if (spans) spans[count] = (ParamSpan){.region = region, .unit = unit, .begin = p->offset};
             count++;
@@ -149,6 +151,34 @@ static int64_t find_spans(Params *params, const Topology *topology, int chunk) {
     return kept;
 }
 
+// Finds where the gradients of each span lie. Returns how many this rank keeps.
+static int64_t find_grads(const Params *params, const Topology *topology, ChunkParams *c) {
+    int64_t kept = 0;
+    if (!params_units_apart(params)) return c->region[NUM_REDUCTIONS];
+    for (int i = 0; i < c->num_spans; i++) {
+        ParamSpan *s = &c->spans[i];
+        if (s->region >= NUM_REDUCTIONS) continue;
+        const ReductionInfo *info = &placement_reductions[s->region];
+        int replicas = topology_size(topology, info->replicas);
+        s->grads_cut = params->cut_grads && info->first == NO_ROLE && !info->matrices && replicas > 1;
+        s->grads = kept;
+        kept += s->grads_cut ? s->count / replicas : s->count;
+    }
+    return kept;
+}
+
+Tensor params_region_grads(const Params *params, int chunk, Reduction r) {
+    const ChunkParams *c = &params->chunks[chunk];
+    int64_t begin = c->region[r], count = c->region[r + 1] - begin;
+    for (int i = 0; i < c->num_spans; i++) {
+        if (c->spans[i].region != (int)r) continue;
+        CHECK(!c->spans[i].grads_cut, "gradients of reduction %d are cut", (int)r);
+        begin = c->spans[i].grads;
+        break;
+    }
+    return tensor_part(c->grads, begin, count);
+}
+
 static const ParamSpan *span_of(const Params *params, const Param *p) {
     const ChunkParams *c = &params->chunks[p->chunk];
     int i = 0;
@@ -156,11 +186,21 @@ static const ParamSpan *span_of(const Params *params, const Param *p) {
     return &c->spans[i];
 }
 
-static Tensor local_tensor(const Param *p, Tensor flat) {
-    Tensor x = tensor_part(flat, p->offset, param_local_count(p));
+static Tensor local_at(const Param *p, Tensor flat, int64_t offset) {
+    Tensor x = tensor_part(flat, offset, param_local_count(p));
     x.rows = placement_rows(&p->place);
     x.cols = placement_cols(&p->place);
     return x;
+}
+
+static Tensor local_tensor(const Param *p, Tensor flat) { return local_at(p, flat, p->offset); }
+
+static Tensor local_grad(const Params *params, const Param *p) {
+    const ChunkParams *c = &params->chunks[p->chunk];
+    if (!params_units_apart(params)) return local_tensor(p, c->grads);
+    const ParamSpan *s = span_of(params, p);
+    if (s->grads_cut) return (Tensor){NULL, placement_rows(&p->place), placement_cols(&p->place), F32};
+    return local_at(p, c->grads, p->offset - s->begin + s->grads);
 }
 
 // The levels of the tree below its root: so many sums wait for their other halves at most.
@@ -214,6 +254,12 @@ static void place_sources(const Params *params, Arena *arena, Param *p) {
     }
 }
 
+static void place_by_rule(const Params *params, Arena *arena, Param *p) {
+    p->offset = params->chunks[p->chunk].count;
+    p->value = p->kept = tensor_take(arena, "parameter without a gradient", placement_rows(&p->place),
+                                     placement_cols(&p->place), F32);
+}
+
 static void place_chunk(Params *params, Arena *arena, const Topology *topology, DType dtype, int chunk) {
     ChunkParams *c = &params->chunks[chunk];
     for (int r = 0; r < NUM_REGIONS; r++)
@@ -224,15 +270,18 @@ static void place_chunk(Params *params, Arena *arena, const Topology *topology, 
     if (!params_keep_shards(params)) kept = c->count;
     c->values = tensor_take(params->shared ? params->shared : arena, "parameters of a chunk", 1, kept, dtype);
     int levels = params->values_only ? 0 : num_levels(params);
-    if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, trained, F32);
+    CHECK(!params->cut_grads || !levels, "gradients of %d leaves are cut", params->leaves);
+    int64_t grads = find_grads(params, topology, c);
+    if (!params->values_only) c->grads = tensor_take(arena, "gradients of a chunk", 1, grads, F32);
     for (int k = 0; k < levels; k++)
         c->partial[k] = tensor_take(arena, "gradients of leaves", 1, trained, F32);
     for (int i = 0; i < params->count; i++) {
         Param *p = params->items[i];
-        if (p->chunk != chunk || p->tied_value) continue;
+        if (p->chunk == chunk && p->spec.by_rule) place_by_rule(params, arena, p);
+        if (p->chunk != chunk || !is_flat(p)) continue;
         place_value(params, topology, p);
         if (p->frozen) continue;
-        if (c->grads.data) p->grad = local_tensor(p, c->grads);
+        if (!params->values_only) p->grad = local_grad(params, p);
         for (int k = 0; k < levels; k++) p->partial[k] = local_tensor(p, c->partial[k]);
         place_sources(params, arena, p);
     }

@@ -16,10 +16,12 @@ typedef struct {
     int64_t rows, cols; // global shape; a vector is one row
     Cut cut;            // how it is cut, and over which axis
     Init init;
-    float stddev;        // of INIT_NORMAL; of INIT_UNIFORM the largest magnitude
-    int64_t real_rows;   // rows from this one on are padding and stay zero; 0: none are
-    bool decay;          // weight decay applies (matrices, not biases and norms)
-    bool adapter;        // it is trained where all others are frozen (Params.adapters_only)
+    float stddev;      // of INIT_NORMAL; of INIT_UNIFORM the largest magnitude
+    int64_t real_rows; // rows from this one on are padding and stay zero; 0: none are
+    bool decay;        // weight decay applies (matrices, not biases and norms)
+    bool adapter;      // it is trained where all others are frozen (Params.adapters_only)
+    // A rule steps it, no gradient: it is F32, whole on every rank of its stage, and apart from the flat buffers.
+    bool by_rule;
     Reduction reduction; // how its gradient becomes whole; TIED follows from tied_to
     int stage;           // the model stage that holds it
     const char *tied_to; // the name of the parameter that this one is a copy of, or NULL
@@ -48,10 +50,11 @@ typedef struct Param {
     ParamSpec spec;
     // Set by params_place: the share that this rank holds, or would hold if the parameter were on its stage.
     Placement place;
-    int unit;       // the unit that it belongs to
-    int chunk;      // of this rank; -1: it is on another pipeline rank, and the tensors are absent
-    bool frozen;    // training does not change it: it has no gradient, and the optimizer keeps nothing of it
-    int64_t offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value
+    int unit;    // the unit that it belongs to
+    int chunk;   // of this rank; -1: it is on another pipeline rank, and the tensors are absent
+    bool frozen; // training does not change it: it has no gradient, and the optimizer keeps nothing of it
+    int64_t
+        offset; // of its first element in the flat buffers of its chunk; -1: it uses another's value; by_rule: their end
     // Local share, in the run's element type. Where the rank keeps shards alone it has memory only while its unit is
     // acquired (UnitWatch); else its address is NULL, and its shape stays.
     Tensor value;
@@ -59,7 +62,8 @@ typedef struct Param {
     // It is the whole share unless values are sharded; absent where the value is another's.
     Tensor kept;
     int64_t kept_begin;
-    Tensor grad; // F32 accumulator
+    // F32 accumulator. Where the rank keeps a shard of it alone it has memory only from unit_begin to unit_finish.
+    Tensor grad;
     bool
         grad_uninitialized; // the next contribution is written to the gradient, not added: the first one of a leaf
     // `grad` is the sum of its leaf up to this microbatch. partial[k] is the sum of the last 2^k leaves whose other
@@ -92,10 +96,15 @@ typedef struct {
     int region, unit;
     int64_t begin, count; // in the flat buffers
     int64_t kept;         // where this rank's shard of the values begins in ChunkParams.values
+    // Where its gradients begin in ChunkParams.grads: all of them, or with `grads_cut` this rank's shard. Not of a span
+    // that is frozen.
+    int64_t grads;
+    bool grads_cut;
 } ParamSpan;
 typedef struct {
-    Tensor values, grads;            // in the run's element type; F32 [1, region[NUM_REDUCTIONS]]
-    Tensor partial[MAX_LEAF_LEVELS]; // as grads
+    // In the run's element type; F32 [1, region[NUM_REDUCTIONS]], less where a rank keeps shards (ParamSpan.grads_cut).
+    Tensor values, grads;
+    Tensor partial[MAX_LEAF_LEVELS]; // F32 [1, region[NUM_REDUCTIONS]]
     int64_t region[NUM_REGIONS + 1];
     int64_t count;    // the end of the last region
     ParamSpan *spans; // with params_units_apart, from the start of the chunk to its end
@@ -121,6 +130,10 @@ typedef struct {
     bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
     bool matrices_apart; // set before placing: hidden matrices lie apart: MATRIX, EXPERT_MATRIX
     Sharding sharding;   // set before placing: what replicas cut into shards
+    // Set before placing, with units apart and one leaf: a rank keeps its shard of the gradients alone, and the whole
+    // gradients of a unit have memory while a microbatch adds to them. It holds where a gradient is final as soon as
+    // its unit is (ReductionInfo.first), but not of matrices that are stepped whole.
+    bool cut_grads;
     // Set before placing, with shards of values: memory that all replicas share. Each replica writes its shards there,
     // and every value is whole. NULL: there is none, each keeps its shards alone.
     Arena *shared;
@@ -137,6 +150,8 @@ typedef struct {
 bool params_keep_shards(const Params *params);
 // Returns whether the parameters of a unit are apart from those of others, in each region.
 bool params_units_apart(const Params *params);
+// Returns the gradients of a region of a chunk: of one that is not cut.
+Tensor params_region_grads(const Params *params, int chunk, Reduction reduction);
 // Begins a unit, to which the parameters belong that are declared next. Returns its number.
 int params_begin_unit(Params *params);
 Param *params_declare(Params *params, ParamSpec spec);      // in the unit that began last
@@ -176,6 +191,8 @@ void params_zero_grads(const Params *params, Device *device);
 void params_begin_grads(const Params *params);
 // Sets a watch on all gradients, for the step that params_begin_grads begins next.
 void params_watch_grads(const Params *params, const GradWatch *watch);
+// Shows the watch the gradients of a unit, where they are due.
+void params_show_grads(const Params *params, int unit);
 // Shows the watch the gradients that nothing has been added to since they were due. Afterwards it has seen all of them.
 void params_end_watch(const Params *params);
 void params_free(Params *params);

@@ -114,11 +114,15 @@ double model_rotary_frequency(const ModelShape *s, int i, bool local) {
     case ROPE_LLAMA3: return llama3_frequency(&s->rope, plain);
     case ROPE_YARN: return yarn_frequency(s, plain, i);
     case ROPE_DYNAMIC: return pow(dynamic_base(s), exponent);
+    case ROPE_LONG: return plain / (s->sequence > s->rope.original ? s->rope.longer : s->rope.shorter).at[i];
     default: return plain;
     }
 }
 
 double model_rotary_factor(const ModelShape *s, bool local) {
-    if (s->rope.kind != ROPE_YARN || (local && s->rotary_base_local > 0)) return 1;
-    return s->rope.attention > 0 ? s->rope.attention : model_yarn_scale(s->rope.factor, 1);
+    const Rope *rope = &s->rope;
+    bool is_long = rope->kind == ROPE_LONG;
+    if ((rope->kind != ROPE_YARN && !is_long) || (local && s->rotary_base_local > 0)) return 1;
+    if (rope->attention > 0) return rope->attention;
+    return is_long ? sqrt(1 + log(rope->factor) / log(rope->original)) : model_yarn_scale(rope->factor, 1);
 }

@@ -16,7 +16,12 @@ typedef enum {
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
 // What joins the denominator of a softmax of attention: nothing, exp(0), or exp of a weight of the head (a sink).
 typedef enum { SOFTMAX_PLAIN, SOFTMAX_OFF_BY_ONE, SOFTMAX_SINKS } Softmax;
-typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC } RopeScaling;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC, ROPE_LONG } RopeScaling;
+// A divisor for each pair of columns that rotates; `count` of 0: there are none.
+typedef struct {
+    int count;
+    double at[MAX_ROPE_FACTORS];
+} RopeFactors;
 // The family of models as which a model is exported, where that holds it; ANY: the first one that does. What a model
 // computes does not depend on it.
 typedef enum {
@@ -35,7 +40,11 @@ typedef enum {
     FAMILY_NEMOTRON,
     FAMILY_MINICPM3,
     FAMILY_DEEPSEEK_V2,
-    FAMILY_DEEPSEEK_V3
+    FAMILY_DEEPSEEK_V3,
+    FAMILY_MIXTRAL,
+    FAMILY_QWEN3_MOE,
+    FAMILY_OLMOE,
+    FAMILY_GRANITE_MOE
 } ModelFamily;
 // Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
 typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;
@@ -52,6 +61,7 @@ typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } QkNorm;
 #define SIZE_ACTIVATION   Activation
 #define SIZE_POSITION     Position
 #define SIZE_ROPE_SCALING RopeScaling
+#define SIZE_FACTORS      RopeFactors
 #define SIZE_SOFTMAX      Softmax
 #define SIZE_NORM_PLACE   NormPlace
 #define SIZE_QK_NORM      QkNorm
@@ -63,7 +73,9 @@ typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL } QkNorm;
 // divides those that turn less than `low` times within `original` positions, leaves those that turn more than `high`
 // times, and divides those between by a share that grows evenly with the column; sines and cosines are multiplied by
 // `attention`, and with `mscale_all` scores by (0.1 mscale_all ln factor + 1)^2. DYNAMIC raises the base where
-// `sequence` is above `original`, as far as it is.
+// `sequence` is above `original`, as far as it is. LONG (Ding 2024, LongRoPE) divides each frequency by a number of
+// its own, of `longer` where `sequence` is above `original`, else of `shorter`; sines and cosines are multiplied by
+// `attention`, 0: by sqrt(1 + ln factor / ln original).
 typedef struct {
 #define ROPE_SIZE(TYPE, member, ...) SIZE_##TYPE member;
 #include "nn/sizes.def"
@@ -99,7 +111,23 @@ typedef struct {
     int margin;
 } DelayedScaling;
 
+// How ranks that share sequences (context parallelism) compute attention: every rank gets the keys and values of all;
+// or whole sequences of some of the heads; or those of one rank after the other.
+typedef enum { CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL, CONTEXT_RING, NUM_CONTEXT_WAYS } ContextWay;
+
 typedef enum { RECOMPUTE_NOTHING, RECOMPUTE_SELECTIVE, RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK } Recompute;
+
+// What training alone does with routers of experts: the coefficients of the loss that is larger the less alike the
+// loads of experts are, of each sequence or of each microbatch, and of the mean of logsumexp(logits)^2; 0: none.
+typedef struct {
+    float balance, z;
+    bool by_sequence;
+    // Of each sequence an expert keeps `capacity` times the mean of its tokens, those with the largest weights, or
+    // `by_position` the first ones; 0: all.
+    float capacity;
+    bool by_position;
+    float jitter; // the router reads x times random factors from 1 - jitter to 1 + jitter
+} RouterTraining;
 
 // The way a model is run: it changes memory, speed and rounding, never the function. Zeros in the members after
 // `padded_vocabulary` mean fp32 and everything kept.
@@ -111,7 +139,8 @@ typedef struct {
     ScalingRecipe recipe;  // of their scales
     DelayedScaling delayed;
     int wide_first, wide_last;
-    int context_ranks;          // c: ranks that share a sequence; 0: one
+    int context_ranks; // c: ranks that share a sequence; 0: one
+    ContextWay context_way;
     bool sequence_parallel;     // norms, dropout and residuals work on T/t rows
     bool keep_probabilities;    // attention stashes its S x S matrix instead of computing it again
     AttentionKernels attention; // see DeviceOptions
@@ -128,6 +157,7 @@ typedef struct {
     // mean; and whether the rows of each rank's tokens stay apart, with gradients of their own (Params.sources).
     int64_t dispatch_slot;
     bool experts_apart;
+    RouterTraining router; // it changes gradients
 } ModelMode;
 
 float model_lora_scale(const ModelShape *shape); // of the adapters' outputs
@@ -177,6 +207,8 @@ ParamCount model_embedding_parameters(const ModelShape *shape, int table_rows);
 ParamCount model_head_parameters(const ModelShape *shape, int table_rows);
 // Returns the parameters of the model without padding and adapters; a tied table counts once.
 int64_t model_parameters(const ModelShape *shape);
+int64_t
+model_active_parameters(const ModelShape *shape); // of those the ones that a token uses: of its experts alone
 int64_t model_adapter_parameters(const ModelShape *shape); // of the adapters of all transformer layers
 // Returns the model FLOPs of one iteration over `samples` sequences, without recomputation and with attention in full:
 // 72 B L S H^2 (1 + S/6H + V/12LH) for F = 4H (Korthikanti 2022, eq. 7), in general 6 per weight and token

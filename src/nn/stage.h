@@ -19,12 +19,16 @@ typedef struct {
     // The model is about to use the unit's values, and after them those of `next`; -1: it does not know of which unit.
     void (*acquire)(void *self, int unit, int next);
     void (*release)(void *self, int unit); // the model does not use them until it acquires the unit again
-    // The last backward has passed the unit: its gradients are final, except for the sums over other ranks.
-    void (*finish)(void *self, int unit);
+    // A microbatch of training is about to add to the gradients of the unit, which may have no memory before.
+    void (*begin)(void *self, int unit);
+    // It has added all that it does. `final`: so have all microbatches, and the gradients are final, except for the
+    // sums over other ranks. A split backward ends with its weight half.
+    // The head is finished by its forwards, and once more at the end.
+    void (*finish)(void *self, int unit, bool final);
     void *self;
 } UnitWatch;
 
-// Optional callback that sees every tensor that this rank is about to give to a collective over tp.
+// Optional callback that sees every tensor that this rank is about to give to other ranks over tp or cp.
 typedef struct {
     void (*see)(void *self, Tensor x);
     void *self;
@@ -40,7 +44,9 @@ typedef struct {
     // Of the microbatch of the current instruction: where its gradients belong, its first sample, and how many it has.
     LeafPlace place;
     int64_t first_sample, samples;
-    struct AmaxHistory *amax; // of delayed scales; NULL where there are none
+    struct AmaxHistory *amax;  // of delayed scales; NULL where there are none
+    struct ExpertLoads *loads; // what experts have to do in a step; NULL: nobody counts
+    bool again;                // the forward under way is one that was computed before
     UnitWatch watch;
     SharedWatch shared;
 } Context;
@@ -52,10 +58,14 @@ int context_rank(const Context *context, Role role);
 // Call what watches units, where there is a callback.
 void unit_acquire(const Context *context, int unit, int next);
 void unit_release(const Context *context, int unit);
-void unit_finish(const Context *context, int unit);
+void unit_begin(const Context *context, int unit);
+void unit_finish(const Context *context, int unit, bool final);
 // The collectives over tp of a tensor of this rank: they show it to the callback first.
 void tp_all_gather(const Context *context, Tensor share, Tensor all);
 void tp_all_reduce(const Context *context, Tensor x, ReduceOp op);
+
+// Shows the callback a tensor that this rank is about to give to others over cp.
+void cp_show(const Context *context, Tensor x);
 
 // With sequence parallelism a tensor of `rows` rows is cut by rows over tp. Returns the number of rows of this
 // rank's share, and the first of them. Without sequence parallelism every rank holds all rows.
@@ -72,11 +82,16 @@ Tensor tp_reduce_begin(Context *context, Tensor result);
 // Sums the partial sums of all tp ranks into `result`: a reduce-scatter, or an all-reduce when it is not cut.
 void tp_reduce_end(Context *context, Tensor partial, Tensor result);
 
+// Opens the channels in which ranks that share sequences send each other keys and values, where they do; before the
+// first microbatch. Fails alike on all ranks of a ring that is not proved (layout/ring.h).   Collective over cp.
+Status context_connect(const Context *context);
+
 // One microbatch: its data, and how the model is to run on it.
 typedef struct {
     Tensor tokens, labels; // I32 [1, T]; absent on stages that need none
-    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent; and the position of
-    // each token in its document, where absent that in its sequence.
+    // I32 [1, T] or absent: the first key that each query sees (AttentionForward), 0 where absent, of the whole
+    // microbatch, [1, S*B], where ranks exchange heads (CONTEXT_ALL_TO_ALL); and the position of each token in its
+    // document, where absent that in its sequence.
     Tensor first_key, positions;
     Tensor mask;   // F32 [1, T]: 1 for labels that count, else 0; absent: all count
     Tensor loss;   // F32 [1, T], written by the last stage
@@ -84,7 +99,8 @@ typedef struct {
     // Of a microbatch of pairs, or NULL: the loss is one of preferences. The head writes the outcomes of the pairs in
     // place of losses of tokens; `mask` is absent.
     const PairBatch *pairs;
-    float loss_scale;     // factor of the gradient of each token that counts, or of each pair
+    float loss_scale;   // factor of the gradient of each token that counts, or of each pair
+    float router_scale; // factor of the gradient of what routers add to the loss, besides their coefficients
     int64_t first_sample; // number of its first sample in the whole run
     int64_t samples;      // B
     LeafPlace place;      // where its gradients belong (Params.leaves)
@@ -96,6 +112,7 @@ typedef struct {
     // where they are not cut.
     const SequenceCut *cut;
     Tensor from_ranks, to_ranks;
+    Tensor to_heads, from_heads; // I32 [1, S*B], where ranks exchange heads: the orders of sequence_shares
 } Microbatch;
 
 // Says which microbatch the layers work on next.

@@ -50,6 +50,16 @@ int64_t model_parameters(const ModelShape *s) {
     return sum;
 }
 
+// The model with as many experts as a token has, and the whole routers.
+int64_t model_active_parameters(const ModelShape *s) {
+    ModelShape used = *s;
+    used.experts = s->experts_topk;
+    int64_t sum = model_parameters(&used);
+    for (int layer = 0; layer < s->layers; layer++)
+        if (model_layer_has_experts(s, layer)) sum += (int64_t)(s->experts - s->experts_topk) * s->hidden;
+    return sum;
+}
+
 // Of the forward of one token in all layers.
 static double layers_flops(const ModelShape *s) {
     double of_kind[NUM_SUBLAYERS] = {0}, sum = 0;

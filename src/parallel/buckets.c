@@ -3,7 +3,13 @@
 #include <stdlib.h>
 
 Tensor bucket_grads(const Params *params, const Bucket *b) {
-    return tensor_part(params->chunks[b->chunk].grads, b->shard_begin, b->shard_count);
+    int64_t begin = b->grads_begin + (b->grads_cut ? 0 : b->shard_begin - b->begin);
+    return tensor_part(params->chunks[b->chunk].grads, begin, b->shard_count);
+}
+
+Tensor bucket_whole_grads(const Params *params, const Bucket *b) {
+    CHECK(!b->grads_cut, "a bucket of chunk %d keeps a shard of its gradients", b->chunk);
+    return tensor_part(params->chunks[b->chunk].grads, b->grads_begin, b->count);
 }
 
 Tensor bucket_values(const Params *params, const Bucket *b) {
@@ -62,8 +68,10 @@ static void cut_region(Buckets *buckets, const Context *c, const Params *params,
     int64_t size = bucket_size(c, r, elements), begin;
     for (int64_t end = region[r + 1]; end > region[r]; end = begin) {
         begin = end - size > region[r] ? end - size : region[r];
-        add_bucket(buckets, c, params,
-                   (Bucket){.chunk = chunk, .reduction = r, .begin = begin, .count = end - begin});
+        add_bucket(
+            buckets, c, params,
+            (Bucket){
+                .chunk = chunk, .reduction = r, .begin = begin, .count = end - begin, .grads_begin = begin});
     }
 }
 
@@ -76,7 +84,9 @@ static void cut_spans(Buckets *buckets, const Context *c, const Params *params, 
                     .frozen = s->region >= NUM_REDUCTIONS,
                     .begin = s->begin,
                     .count = s->count,
-                    .kept_begin = s->kept};
+                    .kept_begin = s->kept,
+                    .grads_begin = s->grads,
+                    .grads_cut = s->grads_cut};
         if (b.frozen == frozen) add_bucket(buckets, c, params, b);
     }
 }

@@ -53,7 +53,7 @@ static Tensor whole_of(Tensor flat, const Bucket *b) { return tensor_part(flat, 
 static void post_bucket(GradReducer *r, int i) {
     Stream *stream = r->context->stream;
     const Bucket *b = &r->buckets->items[i];
-    Tensor grads = r->params->chunks[b->chunk].grads, whole = whole_of(grads, b);
+    Tensor whole = bucket_whole_grads(r->params, b);
     r->reduced[i] = true;
     r->reducing[i] =
         b->sharded ? comm_reduce_scatter_start(b->group, stream, whole, bucket_grads(r->params, b), sum_of(r))
@@ -62,13 +62,28 @@ static void post_bucket(GradReducer *r, int i) {
 
 static bool is_due(const GradReducer *r, int i) {
     const Bucket *b = &r->buckets->items[i];
-    return b->replicas > 1 && !b->deferred && !r->reduced[i];
+    return b->replicas > 1 && !b->deferred && !b->grads_cut && !r->reduced[i];
 }
 
-static void finish_unit(void *self, int unit) {
+static void begin_unit(void *self, int unit) {
     GradReducer *r = self;
-    if (r->paused) return;
-    params_finish_grads(r->params, r->context->device, unit);
+    if (r->grad_window) grad_window_begin(r->grad_window, unit);
+}
+
+// Of a unit whose gradients are cut the first call after its begin reduces them.
+static void finish_window(GradReducer *r, int unit) {
+    GradWindow *w = r->grad_window;
+    if (!w || !w->begun[unit]) return;
+    params_show_grads(r->params, unit);
+    grad_window_reduce(w, unit, sum_of(r), r->paused);
+    if (!r->overlap) grad_window_settle(w);
+}
+
+static void finish_unit(void *self, int unit, bool final) {
+    GradReducer *r = self;
+    if (final && !r->paused) params_finish_grads(r->params, r->context->device, unit);
+    finish_window(r, unit);
+    if (!final || r->paused) return;
     for (int i = 0; i < r->buckets->count && r->overlap; i++)
         if (is_due(r, i) && bucket_holds(&r->buckets->items[i], r->params, unit) && !--r->unfinished[i])
             post_bucket(r, i);
@@ -105,8 +120,9 @@ static void sum_first(const GradReducer *r, Reduction reduction) {
     Comm *group = context_group(c, (Role)info->first);
     for (int i = 0; i < r->params->num_chunks && group && !r->tree; i++) {
         const ChunkParams *chunk = &r->params->chunks[i];
-        int64_t begin = chunk->region[reduction], count = chunk->region[reduction + 1] - begin;
-        if (count) comm_all_reduce(group, c->stream, tensor_part(chunk->grads, begin, count), REDUCE_SUM);
+        int64_t count = chunk->region[reduction + 1] - chunk->region[reduction];
+        if (count)
+            comm_all_reduce(group, c->stream, params_region_grads(r->params, i, reduction), REDUCE_SUM);
     }
     for (int i = 0; i < r->buckets->count && group && r->tree; i++) {
         const Bucket *b = &r->buckets->items[i];
@@ -124,11 +140,12 @@ static void sum_over_replicas(GradReducer *r) {
         if (r->buckets->items[i].deferred && r->buckets->items[i].replicas > 1) post_bucket(r, i);
     for (int i = 0; i < r->buckets->count; i++) {
         const Bucket *b = &r->buckets->items[i];
-        if (b->replicas == 1) continue;
+        if (b->replicas == 1 || b->grads_cut) continue;
         CHECK(r->reduced[i], "chunk %d is not complete", b->chunk);
         comm_wait(b->group, r->context->stream, &r->reducing[i]);
         begin_bucket(r, i);
     }
+    if (r->grad_window) grad_window_finish(r->grad_window);
 }
 
 void grad_reducer_finish(GradReducer *r) {
@@ -192,5 +209,9 @@ static void release_unit(void *self, int unit) {
 }
 
 UnitWatch grad_reducer_watch(GradReducer *r) {
-    return (UnitWatch){.acquire = acquire_unit, .release = release_unit, .finish = finish_unit, .self = r};
+    return (UnitWatch){.acquire = acquire_unit,
+                       .release = release_unit,
+                       .begin = begin_unit,
+                       .finish = finish_unit,
+                       .self = r};
 }

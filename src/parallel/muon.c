@@ -174,8 +174,6 @@ void muon_destroy(Optimizer *o) {
 
 // ---- momentum and norms -----------------------------------------------------------------------------
 
-static Tensor grads_of(const Optimizer *o, const Bucket *b) { return o->params->chunks[b->chunk].grads; }
-
 // m <- momentum m + (1 - momentum) g. The update, m or with Nesterov momentum m + (1 - momentum) g, takes the
 // gradient's place.
 static void accumulate(const Optimizer *o, const Bucket *b, Tensor m, double grad_scale) {
@@ -303,10 +301,9 @@ static void step_param(const Optimizer *o, int param) {
 static void gather_updates(const Optimizer *o) {
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
-        Tensor grads = grads_of(o, b);
         if (is_stepped_whole(b) && b->sharded)
             comm_all_gather(b->group, o->context->stream, bucket_grads(o->params, b),
-                            tensor_part(grads, b->begin, b->count));
+                            bucket_whole_grads(o->params, b));
     }
 }
 
@@ -328,8 +325,8 @@ static void share_results(const Optimizer *o) {
     Stream *stream = o->context->stream;
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
-        Tensor grads = grads_of(o, b), whole = tensor_part(grads, b->begin, b->count);
         if (!is_stepped_whole(b) || b->replicas == 1) continue;
+        Tensor whole = bucket_whole_grads(o->params, b);
         if (b->sharded)
             comm_reduce_scatter(b->group, stream, whole, bucket_grads(o->params, b), REDUCE_SUM);
         else

@@ -22,6 +22,8 @@ typedef struct {
     bool sharded;                     // never when this rank is the only replica
     int64_t shard_begin, shard_count; // this rank's, in the chunk's buffers
     int64_t kept_begin;               // of the same shard in ChunkParams.values
+    int64_t grads_begin;              // of its gradients in ChunkParams.grads
+    bool grads_cut;                   // which are this rank's shard alone (Params.cut_grads)
 } Bucket;
 
 typedef struct {
@@ -40,38 +42,60 @@ void buckets_destroy(Buckets *buckets);
 // Return this rank's shard of the bucket's gradients, and of its values.
 Tensor bucket_grads(const Params *params, const Bucket *bucket);
 Tensor bucket_values(const Params *params, const Bucket *bucket);
+// Returns the gradients of the whole bucket, which are not cut.
+Tensor bucket_whole_grads(const Params *params, const Bucket *bucket);
 // Returns whether the bucket has values of the unit's parameters.
 bool bucket_holds(const Bucket *bucket, const Params *params, int unit);
 
-// ---- a window of units, where values are cut into shards -------------------------------------------
+// ---- windows of units, where values or gradients are cut into shards -------------------------------
 
-// Whole values of the units in use, where replicas cut values into shards (SHARD_VALUES). Where they share memory
-// (Params.shared) every value is there, and ranks only wait for each other after shards have changed. Else each replica
-// keeps its shards alone: a unit that is acquired is gathered into the window, and the one that the model says it uses
-// next is gathered meanwhile. Units stay there until others need their memory, or their shards change. The units of a
-// chunk in turn lie at the begin and at the end of the window, which holds the two neighbours that take most.
+// Where the whole values, or the whole gradients, of the units in use lie in a window. The units of a chunk in turn lie
+// at its begin and at its end, so that neighbours do not overlap; it holds the two neighbours that take most.
 typedef struct {
     int bucket;
-    int64_t begin; // of the bucket's values in the window
-    CommRequest *gathering;
-} WindowPart;
+    int64_t begin; // of what the bucket has, in the window
+} RoomPart;
 
 typedef struct {
     int first_part, num_parts;
     int64_t begin, count; // elements of the window
-    bool there;           // its values have been gathered, or are being gathered
+} UnitRoom;
+
+typedef struct {
+    const Params *params;
+    const Buckets *buckets;
+    UnitRoom *units; // [params->num_units]; of other ranks' units, and where nothing is cut: no parts
+    RoomPart *parts;
+    int num_parts;
+    int64_t elements; // of the window
+} UnitRooms;
+
+// Of the values, or of the gradients that are cut.   ERR_OS without host memory.
+Status unit_rooms_create(UnitRooms *rooms, const Params *params, const Buckets *buckets, bool of_grads);
+void unit_rooms_destroy(UnitRooms *rooms);
+bool unit_rooms_overlap(const UnitRooms *rooms, int a, int b);
+const Bucket *room_bucket(const UnitRooms *rooms, const RoomPart *part);
+// Returns where a parameter's share lies in the room of a unit, and NULL where it does not. `memory` is the window.
+void *unit_rooms_find(const UnitRooms *rooms, Tensor memory, int unit, const Param *param);
+
+// Whole values of the units in use, where replicas cut values into shards (SHARD_VALUES). Where they share memory
+// (Params.shared) every value is there, and ranks only wait for each other after shards have changed. Else each replica
+// keeps its shards alone: a unit that is acquired is gathered into the window, and the one that the model says it uses
+// next is gathered meanwhile. Units stay there until others need their memory, or their shards change.
+typedef struct {
+    bool there; // its values have been gathered, or are being gathered
     bool in_use;
 } WindowUnit;
 
 typedef struct {
     Context *context;
     const Params *params;
-    const Buckets *buckets;
-    bool shared;       // every value is there
-    bool settled;      // then: no other rank still writes its shards
-    Tensor memory;     // [1, elements], in the run's element type
-    WindowUnit *units; // [params->num_units]; of other ranks' units: no parts
-    WindowPart *parts;
+    bool shared;  // every value is there
+    bool settled; // then: no other rank still writes its shards
+    UnitRooms rooms;
+    Tensor memory;           // [1, elements], in the run's element type
+    WindowUnit *units;       // [params->num_units]
+    CommRequest **gathering; // [rooms.num_parts]
 } Window;
 
 // Takes the memory from `arena`.   ERR_OS without host memory.
@@ -86,6 +110,39 @@ void window_release(Window *window, int unit);
 // Shards are about to change, or have changed: no unit is there any more. No unit may be in use.
 void window_forget(Window *window);
 
+// Whole gradients of the unit that a microbatch adds to, and of the one before it, which is being reduced
+// (Params.cut_grads). The first sum of a step becomes the shard, the others are added to it in the order of the
+// microbatches.
+typedef struct {
+    CommRequest *reducing;
+    bool due; // the sum has been posted and not been awaited
+} GradPart;
+
+typedef struct {
+    Context *context;
+    const Params *params;
+    UnitRooms rooms;
+    Tensor memory;   // F32 [1, elements]
+    bool *begun;     // [params->num_units] a microbatch adds to it
+    GradPart *parts; // [rooms.num_parts]
+    int *sums;       // [buckets->count] that have been posted in this step
+} GradWindow;
+
+// Takes the memory from `arena`.   ERR_OS without host memory.
+Status grad_window_create(GradWindow *window, Context *context, const Params *params, const Buckets *buckets,
+                          Arena *arena);
+void grad_window_destroy(GradWindow *window);
+// Gives the gradients of a unit memory, where they are cut: their next contributions are written.   Collective over the
+// replicas, as all that follow.
+void grad_window_begin(GradWindow *window, int unit);
+// Posts the sums over replicas of a unit that has begun; with `stays` its gradients are dropped. They have no memory
+// any more.
+void grad_window_reduce(GradWindow *window, int unit, ReduceOp op, bool stays);
+// Waits for all sums.
+void grad_window_settle(GradWindow *window);
+// Ends a step. CHECK: every bucket that is cut has been summed.
+void grad_window_finish(GradWindow *window);
+
 // ---- gradients and weights over data parallelism --------------------------------------------------
 
 // Sums gradients over their replicas, bucket by bucket: an all-reduce, or with shards a reduce-scatter in place. With
@@ -95,7 +152,8 @@ void window_forget(Window *window);
 // comes before the first sum, whose order of additions would depend on that number otherwise. The mean is in the loss
 // scale, not here. The reducer also gathers the weights that sharded steps have changed: at once, or with
 // `overlap_gather` posted, and awaited by the first that acquires a unit with such weights (UnitWatch.acquire). With a
-// window it gathers nothing itself.
+// window of values it gathers nothing itself. With a window of gradients their sums are posted after each microbatch,
+// whether or not they overlap.
 typedef struct {
     Context *context;
     const Params *params;
@@ -108,7 +166,9 @@ typedef struct {
     bool *reduced;                       // [buckets->count] posted in this step
     int *unfinished; // [buckets->count] units that the bucket holds and that are not finished in this step
     int num_gathering;
-    Window *window; // set after grad_reducer_create where values are cut into shards; else NULL. Borrowed
+    // Set after grad_reducer_create where values, or gradients, are cut into shards; else NULL. Borrowed.
+    Window *window;
+    GradWindow *grad_window;
 } GradReducer;
 
 Status grad_reducer_create(GradReducer *reducer, Context *context, const Params *params,

@@ -19,13 +19,24 @@ static double end_weight(const Stack *stack, const ModelShape *model, const Para
            part_parameters(model, grid_along(c->grid, AXIS_TP), PART_LAYER);
 }
 
+static void fill_stages(int layers, int stages, int *counts) {
+    int most = (layers + stages - 1) / stages;
+    for (int stage = 0; stage < stages; stage++, layers -= most) {
+        counts[stage] = layers < most ? layers : most;
+        if (layers < most) most = layers;
+    }
+}
+
 Status parallel_config_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config,
                               int *layers) {
     int stages = num_stages(config);
     if (stages > MAX_STAGES)
         return fail(ERR_CONFIG, "%d pipeline stages: at most %d are possible", stages, MAX_STAGES);
     double ends = end_weight(stack, model, config);
-    layer_balance(model->layers, stages, ends, ends, layers);
+    if (stack->fills_stages && model->layers % stages && ends == 0)
+        fill_stages(model->layers, stages, layers);
+    else
+        layer_balance(model->layers, stages, ends, ends, layers);
     return OK;
 }
 
@@ -43,8 +54,23 @@ static ParamCount part_count(const ModelShape *m, int tp, ModelPart part) {
     }
 }
 
+static ModelShape without_experts(const ModelShape *m) {
+    ModelShape dense = *m;
+    dense.experts = 0;
+    return dense;
+}
+
+// Of a layer, on a rank: what twice as many experts add, but for the router's columns.
+static double expert_parameters(const ModelShape *m, const ParallelConfig *c) {
+    ModelShape twice = *m;
+    twice.experts *= 2;
+    double all = (double)(model_layer_parameters(&twice).cut - model_layer_parameters(m).cut);
+    return all / grid_along(c->grid, AXIS_EP) / grid_along(c->grid, AXIS_ETP);
+}
+
 double part_parameters(const ModelShape *m, int tp, ModelPart part) {
-    ParamCount count = part_count(m, tp, part);
+    ModelShape shape = part == PART_DENSE ? without_experts(m) : *m;
+    ParamCount count = part_count(&shape, tp, part);
     return (double)count.cut / tp + (double)count.whole;
 }
 
@@ -54,10 +80,11 @@ typedef struct {
     double moment; // of `optimizer`: the second moment, which Muon does not keep
 } State;
 
-static State state_of(const CostModel *costs, const ParallelConfig *c) {
+// Of parameters of which `role` has replicas.
+static State state_of(const CostModel *costs, const ParallelConfig *c, Role role) {
     const Stack *stack = costs->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
-    double cut = stack->sharded_bytes, shares = (double)grid_count(c->grid, ROLE_REPLICAS);
+    double cut = stack->sharded_bytes, shares = (double)grid_count(c->grid, role);
     // Two moments, and what AdamW keeps of the fp32 weight beyond the value: nothing in fp32, a remainder in
     // bf16, all of it in fp16.
     static const double kept[NUM_DTYPES] = {[F32] = 8, [BF16] = 10, [F16] = 12};
@@ -94,13 +121,18 @@ static double sum_terms(const ModelShape *m, const ParallelConfig *c, Recompute 
     return own ? sum.kept : sum.published;
 }
 
+// The inner columns of an MLP, or of the experts of a token.
+static double inner_width(const ModelShape *m) {
+    return m->experts ? (double)m->experts_topk * m->expert_ffn + m->shared_ffn : m->ffn;
+}
+
 // The inputs of qkv, fc1 and fc2 are kept as factors, and not in 16 bits; that of proj is kept as a factor, too, since
 // the attention core keeps its output.   Source: Transformer Engine, what its linear layers save
 static double factors_kept(const ModelShape *m, const ParallelConfig *c) {
     double factor = factor_format_bytes(c->factors), less = (double)dtype_bytes(c->dtype) - factor;
     int t = grid_along(c->grid, AXIS_TP);
     if (!c->factors) return 0;
-    return tokens_of(m, c) * (m->heads * m->head_size * factor - m->ffn * less) / t -
+    return tokens_of(m, c) * (m->heads * m->head_size * factor - inner_width(m) * less) / t -
            2 * hidden_elements(m, c) * less;
 }
 
@@ -114,7 +146,7 @@ static double outside_core(const CostModel *costs, const ModelShape *m, const Pa
     if (m->hidden_dropout == 0) bytes -= 2 * hidden;
     bytes += factors_kept(m, c);
     return bytes + 2 * k->norm_kept_bytes * hidden +
-           k->mlp_kept_bytes * tokens_of(m, c) * m->ffn / grid_along(c->grid, AXIS_TP);
+           k->mlp_kept_bytes * tokens_of(m, c) * inner_width(m) / grid_along(c->grid, AXIS_TP);
 }
 
 // Bytes of the attention core: softmax output, dropout mask and dropout output. Fused attention keeps two fp32
@@ -154,15 +186,17 @@ typedef struct {
     const ScheduleKind *kind;
     ScheduleSpec spec; // of the schedule
     int stages;
-    State state;
-    double parameters[NUM_PARTS];
-    double matrices;    // parameters of a layer that Muon steps
-    double table;       // parameters of the word table, of which a tied head has a copy
-    double kept, again; // bytes of a layer: kept, and while it is recomputed
-    double masks;       // of the embedding's dropout, of one microbatch
-    double head;        // of the last stage
+    State state, expert_state;
+    double parameters[NUM_PARTS]; // without experts
+    double experts;               // parameters of a layer's experts
+    double matrices;              // parameters of a layer that Muon steps
+    double table;                 // parameters of the word table, of which a tied head has a copy
+    double kept, again;           // bytes of a layer: kept, and while it is recomputed
+    double dense_kept;            // of a layer without experts, where others have them
+    double masks;                 // of the embedding's dropout, of one microbatch
+    double head;                  // of the last stage
     double buffers;
-    int layers[MAX_STAGES];
+    int layers[MAX_STAGES], dense[MAX_STAGES];
 } Sizes;
 
 // The input and output of the final norm; the logits in 16 bits, in fp32, and their gradient. Where every rank
@@ -185,7 +219,7 @@ static double buffer_bytes(const Sizes *s) {
     if (c->sequence_parallel) bytes += e * tokens_of(m, c) * m->hidden;
     if (grid_along(c->grid, AXIS_CP) > 1)
         bytes += 4 * e * tokens_of(m, c) * model_groups(m) * m->head_size / grid_along(c->grid, AXIS_TP);
-    if (c->zero_stage >= 3) bytes += 2 * e * s->parameters[PART_LAYER];
+    if (c->zero_stage >= 3) bytes += 2 * e * (s->parameters[PART_LAYER] + s->experts);
     return bytes;
 }
 
@@ -203,6 +237,18 @@ static Status count_matrices(const ModelShape *model, int tp, double *parameters
     return OK;
 }
 
+// The layers without experts of each stage; a layer's parameters without those of experts.
+static void count_experts(Sizes *s) {
+    const ModelShape *m = s->model;
+    s->experts = 0;
+    for (int stage = 0, first = 0; stage < s->stages; first += s->layers[stage++])
+        s->dense[stage] = model_dense_layers(m, first, s->layers[stage]);
+    if (!m->experts) return;
+    s->experts = expert_parameters(m, s->config);
+    s->parameters[PART_LAYER] -= s->experts * grid_along(s->config->grid, AXIS_EP) *
+                                 grid_along(s->config->grid, AXIS_ETP) / grid_along(s->config->grid, AXIS_TP);
+}
+
 static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model,
                        const ParallelConfig *config) {
     int t = grid_along(config->grid, AXIS_TP);
@@ -212,11 +258,15 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     s->stages = num_stages(config);
     TRY(parallel_config_layers(costs->stack, model, config, s->layers));
     for (ModelPart part = 0; part < NUM_PARTS; part++) s->parameters[part] = part_parameters(model, t, part);
+    count_experts(s);
     s->table = (double)part_count(model, t, PART_EMBEDDING).cut / t;
     double factor = costs->stack->is_trireme ? 1 : costs->constants.activation_factor;
     bool masks = !costs->stack->is_trireme && model->hidden_dropout > 0;
-    s->state = state_of(costs, config);
+    s->state = state_of(costs, config, ROLE_REPLICAS);
+    s->expert_state = state_of(costs, config, ROLE_EXPERT_REPLICAS);
     s->kept = factor * layer_kept_bytes(costs, model, config);
+    ModelShape dense = without_experts(model);
+    s->dense_kept = model->experts ? factor * layer_kept_bytes(costs, &dense, config) : s->kept;
     s->again = factor * layer_again_bytes(costs, model, config);
     s->masks = masks ? factor * hidden_elements(model, config) : 0;
     s->head = head_bytes(costs, model, config);
@@ -226,7 +276,7 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
 
 static MemoryNeed need_of(const Sizes *s, int rank) {
     const ParallelConfig *c = s->config;
-    double flight = (double)schedule_kind_stash(s->kind, &s->spec, rank) / c->chunks, layers = 0,
+    double flight = (double)schedule_kind_stash(s->kind, &s->spec, rank) / c->chunks, layers = 0, dense = 0,
            parameters = 0;
     MemoryNeed need = {.rank = rank,
                        .buffers = s->buffers,
@@ -236,19 +286,23 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
     for (int chunk = 0; chunk < c->chunks; chunk++) {
         int stage = schedule_kind_stage(s->kind, &s->spec, rank, chunk);
         bool first = stage == 0, last = stage == s->stages - 1;
-        layers += s->layers[stage];
+        layers += s->layers[stage] + last * c->further_heads;
+        dense += s->dense[stage];
         parameters += first * s->parameters[PART_EMBEDDING] + last * s->parameters[PART_HEAD];
         bool copies = last && rank > 0 && !s->model->untied; // rank 0 has the table itself
         if (copies) parameters += s->table;
-        need.ends += first * s->masks * flight + last * s->head;
+        need.ends += first * s->masks * flight + last * s->head * (1 + c->further_heads);
     }
-    parameters += layers * s->parameters[PART_LAYER];
-    need.parameters = parameters * s->state.weight;
+    double experts = (layers - dense) * s->experts;
+    parameters += (layers - dense) * s->parameters[PART_LAYER] + dense * s->parameters[PART_DENSE];
+    need.parameters = parameters * s->state.weight + experts * s->expert_state.weight;
     if (c->factors && !s->costs->stack->is_trireme)
-        need.parameters += layers * s->parameters[PART_LAYER] * s->costs->constants.factor_kept_bytes;
-    need.gradients = parameters * s->state.gradient;
-    need.optimizer = parameters * s->state.optimizer - layers * s->matrices * s->state.moment;
-    need.activations = layers * flight * s->kept;
+        need.parameters +=
+            (layers * s->parameters[PART_LAYER] + experts) * s->costs->constants.factor_kept_bytes;
+    need.gradients = parameters * s->state.gradient + experts * s->expert_state.gradient;
+    need.optimizer = parameters * s->state.optimizer + experts * s->expert_state.optimizer -
+                     layers * s->matrices * s->state.moment;
+    need.activations = flight * ((layers - dense) * s->kept + dense * s->dense_kept);
     need.total = need.parameters + need.gradients + need.optimizer + need.activations + need.ends +
                  need.buffers + need.reserve;
     return need;

@@ -46,6 +46,7 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .scatter_gather = stack->scatters_messages,
                             .overlap_gradients = stack->overlaps_gradients,
                             .overlap_tensor = stack->overlaps_tensor,
+                            .groups_experts = !stack->is_trireme,
                             .device = *stack->device && strcmp(stack->device, "cpu") ? stack->device : NULL};
 }
 
@@ -120,6 +121,27 @@ static bool context_breaks(const Rules *r) {
                                             r->model->sequence, divisor_below(r->model->sequence, c));
 }
 
+static bool experts_break(const Rules *r) {
+    const ModelShape *m = r->model;
+    Grid grid = r->config->grid;
+    int ep = grid_along(grid, AXIS_EP), etp = grid_along(grid, AXIS_ETP), t = grid_along(grid, AXIS_TP);
+    int ranks = grid_size(grid) / grid_along(grid, AXIS_PP);
+    int fits = ep;
+    while (fits > 1 && (m->experts % fits || ranks % (etp * fits))) fits--;
+    bool whole = etp == 1 && (t == 1 || r->config->sequence_parallel);
+    if (!m->experts) return ep > 1 && broken(r, "ep = %d needs a model with experts: use 1", ep);
+    if (m->experts % ep)
+        return broken(r, "ep = %d does not divide the %d experts: use %d", ep, m->experts, fits);
+    if (etp != t && !whole)
+        return broken(r, "etp = %d with t = %d: use etp = %d, or 1 with sequence parallelism", etp, t, t);
+    if (m->expert_ffn % etp)
+        return broken(r, "etp = %d does not divide the %d inner columns of an expert: use 1", etp,
+                      m->expert_ffn);
+    return ranks % (etp * ep) &&
+           broken(r, "ep * etp = %d * %d does not divide the %d ranks of a stage: use ep = %d", ep, etp,
+                  ranks, fits);
+}
+
 static bool batch_breaks(const Rules *r) {
     const ParallelConfig *c = r->config;
     int64_t unit = (int64_t)c->microbatch * grid_along(c->grid, AXIS_DP);
@@ -167,6 +189,7 @@ const char *parallel_config_refuse(const ModelShape *model, const Machine *machi
                                    const ParallelConfig *config, char *why, size_t size) {
     Rules rules = {model, machine, config, why, size};
     bool refused = machine_breaks(&rules) || context_breaks(&rules) || tensor_breaks(&rules) ||
-                   factors_break(&rules) || batch_breaks(&rules) || pipeline_breaks(&rules);
+                   experts_break(&rules) || factors_break(&rules) || batch_breaks(&rules) ||
+                   pipeline_breaks(&rules);
     return refused ? why : NULL;
 }

@@ -12,12 +12,12 @@
 // price.
 typedef struct {
     ModelShape model;
-    int tp, cp, microbatch;
+    int tp, cp, ep, etp, microbatch;
     Recompute recompute;
     AttentionKind attention;
     DType dtype;
     FactorFormat factors;
-    int sequence_parallel, overlap_tensor;
+    int sequence_parallel, overlap_tensor, groups_experts;
     int muon_iterations, muon_splits; // queries, keys and values apart
     char device[16];
 } Key;
@@ -43,9 +43,13 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     Key key;
     memset(&key, 0, sizeof key);
     memcpy(&key.model, model, sizeof *model);
-    key.model.layers = 0;
+    if (!model->experts_period) key.model.layers = 0;
     key.tp = grid_along(c->grid, AXIS_TP);
     key.cp = grid_along(c->grid, AXIS_CP);
+    if (model->experts) {
+        key.ep = grid_along(c->grid, AXIS_EP), key.etp = grid_along(c->grid, AXIS_ETP);
+        key.groups_experts = c->groups_experts;
+    }
     key.microbatch = c->microbatch;
     key.recompute = c->recompute;
     key.attention = c->attention;
@@ -114,6 +118,8 @@ static Status grow(PlanCache *cache) {
 
 // ---- prices --------------------------------------------------------------------------------------
 
+static const ModelPart layer_parts[] = {PART_LAYER, PART_DENSE};
+
 // The host launches while the device computes: the longer of the two, and a little more where both take about as
 // long.
 static double overlap(double host, double device) {
@@ -122,15 +128,32 @@ static double overlap(double host, double device) {
     return longer * pow(1 + cube * cube, 1.0 / 6);
 }
 
+static bool is_attention(const WorkItem *item) {
+    return item->kind == WORK_OP && (item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD);
+}
+
 // Every query attends to the whole sequence: a rank's attention takes cp times as long as in a sequence of its
 // share's length.
 static double repeats(const ParallelConfig *config, const WorkItem *item) {
-    bool attends = item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD;
-    return item->kind == WORK_OP && attends ? grid_along(config->grid, AXIS_CP) : 1;
+    return is_attention(item) ? grid_along(config->grid, AXIS_CP) : 1;
 }
 
-static double item_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
-    return price_operation(costs, config, item) * repeats(config, item);
+// The step waits for the rank whose experts have most tokens.
+static double imbalance(const CostModel *costs, const WorkItem *item) {
+    bool of_experts = item->kind == WORK_OP ? item->of_experts : item->role == ROLE_EXPERT;
+    return of_experts ? costs->constants.expert_imbalance : 1;
+}
+
+// Trireme's attention has values as wide as queries and keys; that of other programs has not.
+static double narrower(const CostModel *costs, const ModelShape *model, const WorkItem *item) {
+    if (costs->stack->is_trireme || !is_attention(item)) return 1;
+    return 0.5 + 0.5 * model_value_size(model) / model_core_columns(model);
+}
+
+static double item_seconds(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                           const WorkItem *item) {
+    return price_operation(costs, config, item) * repeats(config, item) * imbalance(costs, item) *
+           narrower(costs, model, item);
 }
 
 static double list_flops(const ParallelConfig *config, const WorkList *list) {
@@ -139,11 +162,11 @@ static double list_flops(const ParallelConfig *config, const WorkList *list) {
     return sum;
 }
 
-// Seconds of a list: operations on the device and collectives over tp.
+// Seconds of a list: operations on the device, collectives over tp, messages to experts and back.
 typedef struct {
-    double device, tensor;
+    double device, tensor, experts;
     double gradients; // of `device`: the products that make weight gradients
-    double launches;
+    double launches, routings;
     double factors; // making factors of weights, which other programs do once per step
 } Price;
 
@@ -156,20 +179,24 @@ static double sent_bytes(const CostModel *costs, const ParallelConfig *config, c
     return item->bytes > sizeof(float) ? item->bytes : 0;
 }
 
-static double collective_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
+static double collective_seconds(const CostModel *costs, const ModelShape *model,
+                                 const ParallelConfig *config, const WorkItem *item) {
     double bytes = sent_bytes(costs, config, item);
+    if (item->role == ROLE_EXPERT) return price_dispatch(costs, model, config, bytes);
     return bytes > 0 ? price_collective(costs, config, (CommOp)item->op, (Role)item->role, bytes) : 0;
 }
 
-static Price price_list(const CostModel *costs, const ParallelConfig *config, const WorkList *list) {
+static Price price_list(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                        const WorkList *list) {
     Price price = {0};
     for (int i = 0; i < list->count; i++) {
         const WorkItem *item = &list->items[i];
         if (item->kind == WORK_COLLECTIVE) {
-            price.tensor += collective_seconds(costs, config, item);
+            double *sum = item->role == ROLE_EXPERT ? &price.experts : &price.tensor;
+            *sum += collective_seconds(costs, model, config, item) * imbalance(costs, item);
             continue;
         }
-        double seconds = item_seconds(costs, config, item);
+        double seconds = item_seconds(costs, model, config, item);
         if (item->of_weight && !costs->stack->is_trireme) {
             price.factors += seconds;
             continue;
@@ -177,20 +204,26 @@ static Price price_list(const CostModel *costs, const ParallelConfig *config, co
         price.device += seconds;
         if (item->accumulate) price.gradients += seconds;
         price.launches += operation_launches(costs, item);
+        price.routings += item->op == OP_SORT_PAIRS || item->op == OP_COMBINE_BACKWARD;
     }
     return price;
 }
 
 // The host goes on launching while collectives run.
 static PartTime part_time(const CostModel *costs, const Price *price, double tensor) {
-    double host = costs->machine->is_cpu ? 0 : price->launches * costs->constants.launch_us * 1e-6;
-    double device = price->device + tensor, total = overlap(host, device);
-    return (PartTime){total, device > 0 ? tensor * total / device : 0};
+    const Constants *c = &costs->constants;
+    double host = price->launches * c->launch_us * 1e-6 + price->routings * c->routing_ms * 1e-3;
+    if (costs->machine->is_cpu) host = 0;
+    double experts = price->experts * c->expert_exposed;
+    double device = price->device + tensor + experts, total = overlap(host, device);
+    double longer = device > 0 ? total / device : 0;
+    return (PartTime){total, tensor * longer, experts * longer};
 }
 
 // Seconds of a backward that its weight gradients take.
 static double weight_seconds(const Price *price, const PartTime *backward) {
-    return price->device > 0 ? (backward->total - backward->tensor) * price->gradients / price->device : 0;
+    double device = backward->total - backward->tensor - backward->experts;
+    return price->device > 0 ? device * price->gradients / price->device : 0;
 }
 
 // The share of a backward's collectives that overlaps with the weight gradients of the two linear layers with
@@ -210,28 +243,29 @@ static double backward_tensor(const CostModel *costs, const ParallelConfig *conf
 }
 
 // Selective recomputation runs the attention of a layer's forward again.
-static void add_attention_again(Parts *parts, const CostModel *costs, const ParallelConfig *config,
-                                const WorkList *forward) {
+static void add_attention_again(Parts *parts, const CostModel *costs, const ModelShape *model,
+                                const ParallelConfig *config, ModelPart part, const WorkList *forward) {
     for (int i = 0; i < forward->count; i++) {
         const WorkItem *item = &forward->items[i];
         if (item->kind != WORK_OP || item->op != OP_ATTENTION_FORWARD) continue;
-        double seconds = item_seconds(costs, config, item);
-        parts->again += seconds;
-        parts->backward[PART_LAYER].total += seconds;
-        parts->flops[PART_LAYER] += item->flops * repeats(config, item);
+        double seconds = item_seconds(costs, model, config, item);
+        parts->again[part] += seconds;
+        parts->backward[part].total += seconds;
+        parts->flops[part] += item->flops * repeats(config, item);
     }
 }
 
-static void add_again(Parts *parts, const CostModel *costs, const ParallelConfig *config,
-                      const WorkList *forward) {
-    const PartTime *whole = &parts->forward[PART_LAYER];
-    PartTime *backward = &parts->backward[PART_LAYER];
-    if (config->recompute == RECOMPUTE_SELECTIVE) add_attention_again(parts, costs, config, forward);
+static void add_again(Parts *parts, const CostModel *costs, const ModelShape *model,
+                      const ParallelConfig *config, ModelPart part, const WorkList *forward) {
+    const PartTime *whole = &parts->forward[part];
+    PartTime *backward = &parts->backward[part];
+    if (config->recompute == RECOMPUTE_SELECTIVE)
+        add_attention_again(parts, costs, model, config, part, forward);
     if (config->recompute < RECOMPUTE_UNIFORM) return;
     backward->total += whole->total;
-    backward->tensor += whole->tensor;
-    parts->again = whole->total - whole->tensor;
-    parts->flops[PART_LAYER] += list_flops(config, forward);
+    backward->tensor += whole->tensor, backward->experts += whole->experts;
+    parts->again[part] = whole->total - whole->tensor - whole->experts;
+    parts->flops[part] += list_flops(config, forward);
 }
 
 // Keys and values of the rest of the sequence travel over cp once in the forward, and with their gradients in the
@@ -242,8 +276,11 @@ static void add_context(Parts *parts, const CostModel *costs, const ParallelConf
                    model_groups(model) * model->head_size / grid_along(config->grid, AXIS_TP) *
                    (double)dtype_bytes(config->dtype);
     double seconds = price_context(costs, config, bytes);
-    parts->forward[PART_LAYER].total += seconds, parts->forward[PART_LAYER].tensor += seconds;
-    parts->backward[PART_LAYER].total += 2 * seconds, parts->backward[PART_LAYER].tensor += 2 * seconds;
+    for (int i = 0; i < 2; i++) {
+        PartTime *forward = &parts->forward[layer_parts[i]], *backward = &parts->backward[layer_parts[i]];
+        forward->total += seconds, forward->tensor += seconds;
+        backward->total += 2 * seconds, backward->tensor += 2 * seconds;
+    }
 }
 
 // Programs whose loss needs the whole vocabulary gather the logits first.
@@ -265,23 +302,26 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
     *parts = (Parts){.message_bytes = work->stage_message_bytes};
     for (int p = 0; p < NUM_PARTS; p++) {
         ParallelConfig whole = *config; // embedding and head have no products of such factors
-        if (p != PART_LAYER) whole.factors = FACTORS_WHOLE;
-        Price forward = price_list(costs, &whole, &work->forward[p]);
-        Price backward = price_list(costs, &whole, &work->backward[p]);
+        if (p == PART_EMBEDDING || p == PART_HEAD) whole.factors = FACTORS_WHOLE;
+        Price forward = price_list(costs, model, &whole, &work->forward[p]);
+        Price backward = price_list(costs, model, &whole, &work->backward[p]);
         parts->forward[p] = part_time(costs, &forward, exposed * forward.tensor);
         parts->backward[p] = part_time(costs, &backward, backward_tensor(costs, config, &backward));
         parts->flops[p] = list_flops(config, &work->forward[p]) + list_flops(config, &work->backward[p]);
         parts->parameters[p] = (double)work->parameters[p];
-        parts->factors += forward.factors + backward.factors;
+        if (p == PART_LAYER) parts->factors = forward.factors + backward.factors;
         weights[p] = weight_seconds(&backward, &parts->backward[p]);
     }
-    Price muon = price_list(costs, config, &work->muon);
+    parts->expert_parameters = (double)work->expert_parameters;
+    parts->parameters[PART_LAYER] -= parts->expert_parameters;
+    Price muon = price_list(costs, model, config, &work->muon);
     parts->muon = part_time(costs, &muon, muon.tensor).total;
     parts->matrix_parameters = (double)work->matrix_parameters;
     parts->matrices = work->matrices;
     add_context(parts, costs, config, model);
     add_gathered_logits(parts, costs, config, model);
-    add_again(parts, costs, config, &work->forward[PART_LAYER]);
+    for (int i = 0; i < 2; i++)
+        add_again(parts, costs, model, config, layer_parts[i], &work->forward[layer_parts[i]]);
     double backward_s = parts->backward[PART_LAYER].total;
     parts->weight_fraction = backward_s > 0 ? weights[PART_LAYER] / backward_s : 0;
     entry->constants = costs->constants;

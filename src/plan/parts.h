@@ -5,16 +5,18 @@
 
 // Seconds.
 typedef struct {
-    double total;  // including launches and exposed collectives
-    double tensor; // the exposed collectives in it
+    double total;   // including launches and exposed collectives
+    double tensor;  // the exposed collectives in it, without those of experts
+    double experts; // the exposed messages to experts and back in it
 } PartTime;
 
 typedef struct {
     PartTime forward[NUM_PARTS], backward[NUM_PARTS];
-    double again;                 // recomputation in a layer's backward, without its collectives
+    double again[NUM_PARTS];      // recomputation in a layer's backward, without its collectives
     double weight_fraction;       // of a layer's backward: the weight half, which zero-bubble schedules delay
     double flops[NUM_PARTS];      // of forward, backward and recomputation on this rank, as in OpCount
-    double parameters[NUM_PARTS]; // of this rank; a tied table counts for the embedding
+    double parameters[NUM_PARTS]; // of this rank, without experts; a tied table counts for the embedding
+    double expert_parameters;     // of a layer with experts, those of experts on this rank
     double message_bytes;         // between stages
     double factors;               // to make factors of a layer's weights, where that is done once per step
     double muon;                  // to make the matrices of a layer orthogonal, all by this rank

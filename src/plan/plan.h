@@ -25,7 +25,7 @@ typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: s
 
 // One way to run a model on n = t c d p devices.
 typedef struct {
-    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; the others are unset
+    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; with experts ep and etp, too
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
     const char *schedule;  // name of a ScheduleKind
@@ -41,6 +41,10 @@ typedef struct {
     // have them, and memory as on a CPU. Borrowed from the stack.
     const char *device;
     MuonOptions muon; // trireme's Muon steps the hidden matrices; iterations 0: AdamW steps all parameters
+    // Layers behind the last one, each with a head of its own, that predict further tokens (multi-token prediction).
+    // Measured runs alone have them.
+    int further_heads;
+    bool groups_experts; // one kernel multiplies the rows of all experts of a rank; trireme has one for each
 } ParallelConfig;
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
@@ -65,8 +69,11 @@ typedef struct {
     int count, capacity;
 } WorkList;
 
-// The parts of a model. A stage is the sum of its parts.
-typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD, NUM_PARTS } ModelPart;
+// The parts of a model. A stage is the sum of its parts. Where some layers have experts and others an MLP, PART_LAYER
+// is one with experts and PART_DENSE one without; else all are PART_LAYER.
+typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD, PART_DENSE, NUM_PARTS } ModelPart;
+// Returns how many of the layers [first, first + count) are PART_DENSE.
+int model_dense_layers(const ModelShape *model, int first, int count);
 
 // The work of one microbatch on one rank, by part. The trainer's head computes its gradients in the forward; here
 // everything after LOSS_FINISH counts as backward, as in other programs.
@@ -75,6 +82,7 @@ typedef struct {
     WorkList backward[NUM_PARTS]; // input half, weight half and recomputation
     // Parameters of a tp rank, and how many tensors they are. The head's are without a tied table.
     int64_t parameters[NUM_PARTS];
+    int64_t expert_parameters; // of `parameters`, those of a layer's experts on this rank
     int tensors[NUM_PARTS];
     double stage_message_bytes; // b s h elements, before any scattering
     // Of a step of Muon on a layer: the products that make its matrices orthogonal, and the gathers over tp before;
@@ -85,8 +93,12 @@ typedef struct {
 } Work;
 
 // Records the trainer's step of a pipeline with three stages (embedding, one layer, head) on the null device, with t,
-// b, recomputation, attention, element type, sequence parallelism and device of the configuration. The vocabulary is
-// padded to a multiple of VOCABULARY_DIVISOR * t.   ERR_OS without memory; ERR_CONFIG where the model cannot be cut so.
+// ep, etp, b, recomputation, attention, element type, sequence parallelism and device of the configuration. The
+// vocabulary is padded to a multiple of VOCABULARY_DIVISOR * t. Every expert gets as many tokens.
+// With `groups_experts` the operations of a rank's experts that follow each other are one item, whose batch they are,
+// and no more rows travel than there are. With products of factors, those of experts and latents then have factors,
+// too, which the trainer's have not: their items are added.
+//   ERR_OS without memory; ERR_CONFIG where the model cannot be cut so.
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config);
 void work_free(Work *work);
 double work_flops(const WorkList *list); // of all items
@@ -114,6 +126,10 @@ double operation_launches(const CostModel *costs, const WorkItem *item);
 // would make wrong plans.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
+// Returns the seconds in which a rank sends `bytes` of tokens to their experts, or back: all pairs of a token and an
+// expert, its own included.
+double price_dispatch(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                      double bytes);
 // Returns whether messages from this stage to the next cross nodes.
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
 // Returns the seconds of a message of `bytes` from a stage to the next, within a node or across nodes.
@@ -128,6 +144,7 @@ typedef struct {
     double compute;   // forwards and backwards, without their collectives
     double recompute; // the part of `compute` that is recomputation
     double tensor;    // exposed collectives over tp
+    double experts;   // exposed messages that take tokens to their experts and back
     double stages;    // exposed messages between stages
     double bubble;    // waiting for other stages
     double data;      // exposed reductions and gathers over the replicas

@@ -29,6 +29,8 @@ typedef struct {
     int last_rank; // the rank that holds the last stage
     double slower; // factor on all times: stragglers and network contention
     int *layers;   // [stages]
+    int *dense;    // [stages]: of them, those without experts where others have experts
+    int further_heads;
     double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
     void *memory;
 } Stages;
@@ -62,27 +64,31 @@ static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts,
                   .microbatches = parallel_config_microbatches(config),
                   .kind = parallel_config_kind(config),
                   .spec = parallel_config_schedule(config),
-                  .slower = slower_by_size(costs, config)};
-    double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + sizeof(int));
+                  .slower = slower_by_size(costs, config),
+                  .further_heads = config->further_heads};
+    double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + 2 * sizeof(int));
     if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
     s->forward_us = numbers, s->backward_us = numbers + stages;
     s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
-    s->layers = (int *)(numbers + 4 * stages);
+    s->layers = (int *)(numbers + 4 * stages), s->dense = s->layers + stages;
     s->last_rank = rank_of_stage(s, s->stages - 1);
     Status status = parallel_config_layers(costs->stack, model, config, s->layers);
+    for (int stage = 0, first = 0; status == OK && stage < s->stages; first += s->layers[stage++])
+        s->dense[stage] = model_dense_layers(model, first, s->layers[stage]);
     if (status != OK) free(s->memory);
     return status;
 }
 
 static void stages_close(Stages *s) { free(s->memory); }
 
-static bool has_part(const Stages *s, int stage, ModelPart part) {
-    return part == PART_LAYER || stage == (part == PART_EMBEDDING ? 0 : s->stages - 1);
-}
-
 static int part_count(const Stages *s, int stage, ModelPart part) {
-    if (part == PART_LAYER) return s->layers[stage];
-    return has_part(s, stage, part);
+    int further = stage == s->stages - 1 ? s->further_heads : 0;
+    switch (part) {
+    case PART_EMBEDDING: return stage == 0;
+    case PART_HEAD: return (stage == s->stages - 1) + further;
+    case PART_DENSE: return s->dense[stage];
+    default: return s->layers[stage] - s->dense[stage] + further;
+    }
 }
 
 static double stage_sum(const Stages *s, int stage, const PartTime *times) {
@@ -118,21 +124,33 @@ static ScheduleCosts stage_costs(const Stages *s) {
 
 // ---- the end of a step ------------------------------------------------------------------------------
 
-// Parameters of all stages of a rank. A tied table has a copy on the last rank.
-static double rank_parameters(const Stages *s, const ModelShape *model, int rank) {
-    double count = 0;
+// Parameters of all stages of a rank: those that all data-parallel ranks have, and those of experts. A tied table has a
+// copy on the last rank, and so have further heads.
+typedef struct {
+    double dense, experts;
+} Held;
+
+static Held rank_parameters(const Stages *s, const ModelShape *model, int rank) {
+    Held held = {0};
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        int stage = stage_at(s, rank, chunk);
-        for (ModelPart part = 0; part < NUM_PARTS; part++)
-            count += part_count(s, stage, part) * s->parts->parameters[part];
+        int stage = stage_at(s, rank, chunk), further = stage == s->stages - 1 ? s->further_heads : 0;
+        for (ModelPart part = 0; part < NUM_PARTS; part++) {
+            int count = part_count(s, stage, part) - (part == PART_HEAD ? further : 0);
+            held.dense += count * s->parts->parameters[part];
+        }
+        held.experts += part_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
     }
     bool copies = !model->untied && rank && rank == s->last_rank;
-    return count + (copies ? s->parts->parameters[PART_EMBEDDING] : 0);
+    held.dense += copies ? s->parts->parameters[PART_EMBEDDING] : 0;
+    return held;
 }
 
-static double most_parameters(const Stages *s, const ModelShape *model) {
-    double most = 0;
-    for (int rank = 0; rank < s->ranks; rank++) most = fmax(most, rank_parameters(s, model, rank));
+static Held most_parameters(const Stages *s, const ModelShape *model) {
+    Held most = {0};
+    for (int rank = 0; rank < s->ranks; rank++) {
+        Held one = rank_parameters(s, model, rank);
+        if (one.dense + one.experts > most.dense + most.experts) most = one;
+    }
     return most;
 }
 
@@ -158,32 +176,36 @@ static double gradient_bytes(const CostModel *costs, const ParallelConfig *confi
     return config->dtype == F32 ? 4 : costs->stack->gradient_bytes;
 }
 
-// Collectives slow down with the number of nodes as the computing does that hides them.
+// Collectives slow down with the number of nodes as the computing does that hides them. Experts have replicas of their
+// own.
 static double over_replicas(const CostModel *costs, const ParallelConfig *config, const Stages *s, CommOp op,
-                            double bytes) {
-    return s->slower * price_collective(costs, config, op, ROLE_REPLICAS, bytes);
+                            Held held, double bytes) {
+    double seconds = price_collective(costs, config, op, ROLE_REPLICAS, held.dense * bytes);
+    if (held.experts > 0)
+        seconds += price_collective(costs, config, op, ROLE_EXPERT_REPLICAS, held.experts * bytes);
+    return s->slower * seconds;
 }
 
 // The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
 // optimizer they are reduce-scattered during the backward, and parameters gathered during the forward. Zero stage 2
 // scatters after each microbatch, trireme once; zero stage 3 also gathers for each forward and each backward.
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
-                                double parameters) {
+                                Held held) {
     int zero = config->zero_stage;
     bool again = zero > 1 && !costs->stack->is_trireme; // each microbatch
     double forward = 0, backward = 0, count = again || zero > 2 ? 1 : schedule_kind_window(s->kind, &s->spec);
-    double bytes = parameters * gradient_bytes(costs, config), times = s->microbatches;
+    double bytes = gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
         backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
-        return exposed_seconds(costs, config, over_replicas(costs, config, s, COMM_ALL_REDUCE, bytes),
+        return exposed_seconds(costs, config, over_replicas(costs, config, s, COMM_ALL_REDUCE, held, bytes),
                                backward);
-    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, bytes);
+    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, held, bytes);
     double gather =
-        over_replicas(costs, config, s, COMM_ALL_GATHER, parameters * (double)dtype_bytes(config->dtype));
+        over_replicas(costs, config, s, COMM_ALL_GATHER, held, (double)dtype_bytes(config->dtype));
     if (zero < 3)
         return exposed_seconds(costs, config, gather, forward) +
                (again ? times : 1) * exposed_seconds(costs, config, scatter, backward);
@@ -205,15 +227,23 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
     return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, ROLE_REPLICAS, bytes);
 }
 
-static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, double parameters) {
+// Of so many parameters, of which `role` has replicas.
+static double stepping_seconds(const CostModel *costs, const ParallelConfig *config, Role role,
+                               double parameters) {
     const Constants *c = &costs->constants;
-    double shares = config->zero_stage ? grid_count(config->grid, ROLE_REPLICAS) : 1;
+    double shares = config->zero_stage ? grid_count(config->grid, role) : 1;
     if (cost_model_has_rates(costs))
         return price_step_by_rates(costs->machine, parameters / shares, config->dtype,
                                    cost_model_busy_ranks(costs, config)) /
                c->memory_efficiency;
     double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;
     return parameters * bytes / (costs->machine->memory_gbs * 1e9 * c->stream_efficiency);
+}
+
+static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, Held held) {
+    double seconds = stepping_seconds(costs, config, ROLE_REPLICAS, held.dense);
+    if (!(held.experts > 0)) return seconds;
+    return seconds + stepping_seconds(costs, config, ROLE_EXPERT_REPLICAS, held.experts);
 }
 
 // ---- Muon -------------------------------------------------------------------------------------------
@@ -223,8 +253,7 @@ static double most_layers(const Stages *s) {
     double most = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
         double layers = 0;
-        for (int chunk = 0; chunk < s->chunks; chunk++)
-            layers += part_count(s, stage_at(s, rank, chunk), PART_LAYER);
+        for (int chunk = 0; chunk < s->chunks; chunk++) layers += s->layers[stage_at(s, rank, chunk)];
         most = fmax(most, layers);
     }
     return most;
@@ -240,11 +269,11 @@ static double muon_seconds(const ParallelConfig *config, const Stages *s) {
 // The replicas exchange updates and results in fp32 after the backward: results are all-reduced; with a distributed
 // optimizer updates are gathered and results scattered.
 static double muon_exchange_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s) {
-    double bytes = 4 * most_layers(s) * s->parts->matrix_parameters;
-    if (grid_count(config->grid, ROLE_REPLICAS) == 1 || !(bytes > 0)) return 0;
-    if (!config->zero_stage) return over_replicas(costs, config, s, COMM_ALL_REDUCE, bytes);
-    return over_replicas(costs, config, s, COMM_ALL_GATHER, bytes) +
-           over_replicas(costs, config, s, COMM_REDUCE_SCATTER, bytes);
+    Held matrices = {.dense = most_layers(s) * s->parts->matrix_parameters};
+    if (grid_count(config->grid, ROLE_REPLICAS) == 1 || !(matrices.dense > 0)) return 0;
+    if (!config->zero_stage) return over_replicas(costs, config, s, COMM_ALL_REDUCE, matrices, 4);
+    return over_replicas(costs, config, s, COMM_ALL_GATHER, matrices, 4) +
+           over_replicas(costs, config, s, COMM_REDUCE_SCATTER, matrices, 4);
 }
 
 // ---- the whole step -----------------------------------------------------------------------------------
@@ -263,7 +292,8 @@ static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
             double times = s->slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
             parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
-            if (part == PART_LAYER) parts->recompute += times * s->parts->again;
+            parts->experts += times * (s->parts->forward[part].experts + s->parts->backward[part].experts);
+            parts->recompute += times * s->parts->again[part];
         }
     }
 }
@@ -274,26 +304,27 @@ static double host_seconds(const CostModel *costs, const ParallelConfig *config)
     return 1e-3 * (c->step_ms + c->microbatch_ms * parallel_config_microbatches(config));
 }
 
-static void break_down(const Stages *s, const Simulation *simulation, Breakdown *parts) {
+static void break_down(const Stages *s, const Stack *stack, const Simulation *simulation, Breakdown *parts) {
+    double whole_us = stack->steps_apart ? simulation->apart_us : simulation->computed_us;
     int rank = busiest(s, simulation);
     add_rank_parts(s, rank, parts);
     parts->stages = simulation->message_us[rank] / US;
-    parts->compute = simulation->busy_us[rank] / US - parts->tensor;
-    parts->bubble = simulation->computed_us / US - simulation->busy_us[rank] / US - parts->stages;
+    parts->compute = simulation->busy_us[rank] / US - parts->tensor - parts->experts;
+    parts->bubble = whole_us / US - simulation->busy_us[rank] / US - parts->stages;
 }
 
 static void end_step(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                      const Stages *s, Breakdown *parts) {
-    double parameters = most_parameters(s, model);
-    parts->data = reduction_seconds(costs, config, s, parameters) + table_seconds(costs, model, config, s);
+    Held held = most_parameters(s, model);
+    parts->data = reduction_seconds(costs, config, s, held) + table_seconds(costs, model, config, s);
     parts->data += muon_exchange_seconds(costs, config, s);
-    parts->optimizer = optimizer_seconds(costs, config, parameters) + muon_seconds(config, s);
+    parts->optimizer = optimizer_seconds(costs, config, held) + muon_seconds(config, s);
     parts->optimizer += most_layers(s) * s->parts->factors;
     parts->other = host_seconds(costs, config);
 }
 
 static double sum_of(const Breakdown *p) {
-    return p->compute + p->tensor + p->stages + p->bubble + p->data + p->optimizer + p->other;
+    return p->compute + p->tensor + p->experts + p->stages + p->bubble + p->data + p->optimizer + p->other;
 }
 
 // ---- rates, traffic, interval --------------------------------------------------------------------------
@@ -301,8 +332,9 @@ static double sum_of(const Breakdown *p) {
 static void set_rates(const CostModel *costs, const ModelShape *model, const Stages *s, Prediction *out) {
     const ParallelConfig *c = &out->config;
     double flops = 0, devices = parallel_config_devices(c);
-    for (ModelPart part = 0; part < NUM_PARTS; part++)
-        flops += s->parts->flops[part] * (part == PART_LAYER ? model->layers : 1);
+    for (int stage = 0; stage < s->stages; stage++)
+        for (ModelPart part = 0; part < NUM_PARTS; part++)
+            flops += s->parts->flops[part] * part_count(s, stage, part);
     out->hardware_flops =
         flops * grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_CP) * c->batch / c->microbatch;
     out->model_flops =
@@ -324,7 +356,7 @@ static void set_traffic(const CostModel *costs, const ModelShape *model, const S
         out->edge_bandwidth =
             2 * out->edge_bytes * replicas / price_message(costs, c, leaves, out->edge_bytes);
     }
-    double bytes = most_parameters(s, model) * gradient_bytes(costs, c);
+    double bytes = most_parameters(s, model).dense * gradient_bytes(costs, c);
     if (replicas > 1)
         out->data_bandwidth = (replicas - 1) / replicas * bytes * parallel_config_devices(c) /
                               price_collective(costs, c, COMM_ALL_REDUCE, ROLE_REPLICAS, bytes);
@@ -385,10 +417,12 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
     TRY(open_priced(cache, costs, model, config, &s));
     Status status = run_stages(&s, config, &simulation);
     if (status == OK) {
-        break_down(&s, &simulation, &out->parts);
+        break_down(&s, costs->stack, &simulation, &out->parts);
         end_step(costs, model, config, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
+        if (costs->stack->steps_apart)
+            out->bubble = (1 + simulation.bubble) * simulation.apart_us / simulation.computed_us - 1;
         set_rates(costs, model, &s, out);
         set_traffic(costs, model, &s, out);
         set_interval(costs, model, out);

@@ -81,12 +81,14 @@ static double own_bytes(const WorkItem *item) {
 static double matmul_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     DType dtype = (DType)item->dtype;
     Operands operands = item->low ? factors_of(costs, config->factors) : operands_of(costs, dtype);
+    if (item->of_experts && config->groups_experts) operands.rate *= costs->constants.grouped_efficiency;
     double seconds = product_seconds(costs, (double)item->batch, (double)item->m, (double)item->n,
                                      (double)item->k, operands, dtype);
     if (costs->stack->is_trireme)
         seconds = fmax(seconds, memory_seconds(costs, own_bytes(item)) + us(costs->constants.matmul_us));
     if (item->accumulate)
-        seconds += stream_seconds(costs, costs->constants.gradient_add_bytes * (double)(item->m * item->n));
+        seconds += stream_seconds(costs, costs->constants.gradient_add_bytes *
+                                             (double)(item->batch * item->m * item->n));
     return seconds;
 }
 
@@ -152,6 +154,12 @@ static double passes(const Constants *c, DeviceOp op) {
     case OP_COLUMN_SUM:
     case OP_ADD: return c->residual_passes;
     case OP_ROTARY: return c->rotary_passes;
+    case OP_ROUTER_FORWARD:
+    case OP_ROUTER_BACKWARD:
+    case OP_SORT_PAIRS:
+    case OP_GATHER_ROWS:
+    case OP_COMBINE_ROWS:
+    case OP_COMBINE_BACKWARD: return c->expert_passes;
     case OP_ABS_MAX:
     case OP_QUANTIZE: return c->cast_passes;
     default: return 1;

@@ -157,6 +157,39 @@ double price_collective(const CostModel *costs, const ParallelConfig *config, Co
     return layers ? layer_seconds(costs, spread, op, bytes) : data_seconds(costs, config, spread, op, bytes);
 }
 
+// ---- tokens to their experts ---------------------------------------------------------------------------
+
+// How many of so many equal groups of ranks have any of the experts of a token, where each is as likely.
+static double groups_of_token(const ModelShape *model, double groups) {
+    double none = 1, here = model->experts / groups;
+    for (int i = 0; i < model->experts_topk; i++)
+        none *= fmax(0, model->experts - here - i) / (model->experts - i);
+    return groups * (1 - none);
+}
+
+// A token crosses the network once for each other node and is spread over links there, while the next ones arrive.
+//   Source: Liu 2024 (DeepSeek-V3), section 3.2.2
+static double once_seconds(const CostModel *costs, const ModelShape *model, Spread spread, double bytes) {
+    const Constants *c = &costs->constants;
+    double token = bytes / model->experts_topk;
+    double inside = inside_seconds(costs, fmin(spread.ranks, costs->machine->devices_per_node),
+                                   token * groups_of_token(model, spread.ranks)) /
+                    2;
+    if (spread.nodes <= 1) return inside * c->gather_penalty;
+    double sent = token * groups_of_token(model, spread.nodes) * (1 - 1 / spread.nodes);
+    double latency = us(c->network_latency_us) * log2(spread.nodes) + us(c->link_latency_us);
+    return fmax(inside, latency + sent / (nic_rate(costs->machine) * c->network_efficiency));
+}
+
+double price_dispatch(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                      double bytes) {
+    int ranks = grid_along(config->grid, AXIS_EP);
+    if (ranks == 1 || costs->machine->is_cpu || !costs->stack->dispatches_once)
+        return price_collective(costs, config, COMM_ALL_TO_ALL, ROLE_EXPERT, bytes);
+    Spread spread = group_spread(costs->machine, ranks, axis_stride(config->grid, VIEW_EXPERTS, AXIS_EP));
+    return once_seconds(costs, model, spread, bytes) / costs->constants.tensor_derate;
+}
+
 // ---- messages between stages -----------------------------------------------------------------------------
 
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage) {

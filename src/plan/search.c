@@ -85,6 +85,37 @@ static Choices microbatch_choices(const Search *s) {
     return s->space->microbatch ? one(s->space->microbatch) : powers_of_two(MAX_MICROBATCH);
 }
 
+// A rank's share of a sequence keeps the device busy.
+static Choices context_choices(const Search *s) {
+    enum { LEAST_SHARE = 4096 };
+    Choices choices = one(1);
+    if (s->space->grid.size[AXIS_CP]) return one(s->space->grid.size[AXIS_CP]);
+    for (int c = 2; s->model->sequence % (2 * c) == 0 && s->model->sequence / c >= LEAST_SHARE; c *= 2)
+        choose(&choices, c);
+    return choices;
+}
+
+// Ranks that share the experts of a layer, of those of a stage.
+static Choices expert_choices(const Search *s, const ParallelConfig *c) {
+    if (s->space->grid.size[AXIS_EP] || !s->model->experts) return one(s->space->grid.size[AXIS_EP]);
+    int ranks = grid_size(c->grid) / grid_along(c->grid, AXIS_PP);
+    Choices choices = divisors(s->model->experts, ranks), fit = {0};
+    for (int i = 0; i < choices.count; i++)
+        if (ranks % choices.values[i] == 0) choose(&fit, choices.values[i]);
+    return fit;
+}
+
+// What is cut over replicas. Cut weights are gathered for every microbatch: behind a pipeline too often.
+static Choices sharding_choices(const Search *s, const ParallelConfig *c) {
+    if (s->space->zero_stage >= 0) return one(s->space->zero_stage);
+    Choices choices = one(0);
+    if (grid_count(c->grid, ROLE_REPLICAS) == 1) return choices;
+    choose(&choices, 1);
+    if (!s->costs->stack->shards_weights || grid_along(c->grid, AXIS_PP) > 1) return choices;
+    choose(&choices, 2), choose(&choices, 3);
+    return choices;
+}
+
 // Without an S x S matrix selective recomputation saves nothing.
 static Choices recompute_choices(const Search *s, const ParallelConfig *config) {
     if (s->space->recompute >= 0) return one(s->space->recompute);
@@ -104,13 +135,16 @@ static Choices flag_choices(int decided, bool sensible) {
 static bool reject(Search *s, Reject reject) { return !s->out->rejected[reject]++; }
 
 static void describe(const ParallelConfig *c, char *text, size_t size) {
-    snprintf(text, size, "t %d p %d d %d, v %d, b %d%s%s%s", grid_along(c->grid, AXIS_TP),
-             grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP), c->chunks, c->microbatch,
+    static const char *const cut[] = {"", ", distributed optimizer", ", gradients cut", ", weights cut"};
+    char more[40] = "";
+    int cp = grid_along(c->grid, AXIS_CP), ep = grid_along(c->grid, AXIS_EP);
+    if (cp > 1 || ep > 1) snprintf(more, sizeof more, " c %d ep %d", cp, ep);
+    snprintf(text, size, "t %d p %d d %d%s, v %d, b %d%s%s%s", grid_along(c->grid, AXIS_TP),
+             grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP), more, c->chunks, c->microbatch,
              c->recompute == RECOMPUTE_NOTHING     ? ""
              : c->recompute == RECOMPUTE_SELECTIVE ? ", attention recomputed"
                                                    : ", recomputed",
-             c->sequence_parallel ? ", sequence parallel" : "",
-             c->zero_stage ? ", distributed optimizer" : "");
+             c->sequence_parallel ? ", sequence parallel" : "", cut[c->zero_stage]);
 }
 
 static void reject_memory(Search *s, const Bounded *b, const MemoryNeed *need) {
@@ -168,12 +202,13 @@ static Status try_memory_choices(Search *s, ParallelConfig c) {
     Choices recompute = recompute_choices(s, &c);
     Choices share = flag_choices(grid_along(c.grid, AXIS_TP) > 1 ? s->space->sequence_parallel : 0,
                                  grid_along(c.grid, AXIS_TP) > 1);
-    int devices = grid_count(c.grid, ROLE_REPLICAS);
-    Choices zero = s->space->zero_stage >= 0 ? one(s->space->zero_stage) : flag_choices(-1, devices > 1);
+    Choices zero = sharding_choices(s, &c);
     for (int i = 0; i < recompute.count * share.count * zero.count; i++) {
         c.recompute = (Recompute)recompute.values[i % recompute.count];
         c.sequence_parallel = share.values[i / recompute.count % share.count];
         c.zero_stage = zero.values[i / recompute.count / share.count];
+        bool whole = s->model->experts && !s->space->grid.size[AXIS_ETP] && c.sequence_parallel;
+        c.grid.size[AXIS_ETP] = whole ? 1 : s->space->grid.size[AXIS_ETP];
         TRY(try_candidate(s, &c));
     }
     return OK;
@@ -185,34 +220,39 @@ static const char *schedule_of(const Search *s, int chunks) {
 }
 
 static Status try_grid(Search *s, ParallelConfig c) {
-    Choices chunks = chunk_choices(s, grid_along(c.grid, AXIS_PP)), microbatches = microbatch_choices(s);
-    for (int i = 0; i < chunks.count; i++)
-        for (int j = 0; j < microbatches.count; j++) {
-            c.chunks = chunks.values[i];
-            c.microbatch = microbatches.values[j];
-            c.schedule = schedule_of(s, c.chunks);
-            TRY(try_memory_choices(s, c));
-        }
+    Choices chunks = chunk_choices(s, grid_along(c.grid, AXIS_PP)), microbatches = microbatch_choices(s),
+            experts = expert_choices(s, &c);
+    for (int i = 0; i < chunks.count * microbatches.count * experts.count; i++) {
+        c.chunks = chunks.values[i % chunks.count];
+        c.microbatch = microbatches.values[i / chunks.count % microbatches.count];
+        c.grid.size[AXIS_EP] = experts.values[i / chunks.count / microbatches.count];
+        c.schedule = schedule_of(s, c.chunks);
+        TRY(try_memory_choices(s, c));
+    }
+    return OK;
+}
+
+// Of so many ranks, which t and c leave.
+static Status try_pipelines(Search *s, ParallelConfig c, int ranks) {
+    Choices pipeline = pipeline_choices(s, ranks);
+    for (int j = 0, decided = s->space->grid.size[AXIS_DP]; j < pipeline.count; j++) {
+        int dp = ranks / pipeline.values[j];
+        if (dp < 1 || ranks != pipeline.values[j] * dp || (decided && decided != dp)) continue;
+        c.grid.size[AXIS_PP] = pipeline.values[j], c.grid.size[AXIS_DP] = dp;
+        TRY(try_grid(s, c));
+    }
     return OK;
 }
 
 static Status try_all(Search *s) {
     const SearchSpace *q = s->space;
     ParallelConfig c = parallel_config_of_stack(s->costs->stack, q);
-    Choices tensor = tensor_choices(s);
-    c.grid.size[AXIS_CP] = grid_along(q->grid, AXIS_CP);
-    for (int i = 0; i < tensor.count; i++) {
-        int64_t model = (int64_t)tensor.values[i] * c.grid.size[AXIS_CP];
-        if (q->devices % model) continue;
-        int ranks = (int)(q->devices / model), decided = q->grid.size[AXIS_DP];
-        Choices pipeline = pipeline_choices(s, ranks);
-        c.grid.size[AXIS_TP] = tensor.values[i];
-        for (int j = 0; j < pipeline.count; j++) {
-            int dp = ranks / pipeline.values[j];
-            if (dp < 1 || ranks != pipeline.values[j] * dp || (decided && decided != dp)) continue;
-            c.grid.size[AXIS_PP] = pipeline.values[j], c.grid.size[AXIS_DP] = dp;
-            TRY(try_grid(s, c));
-        }
+    Choices tensor = tensor_choices(s), context = context_choices(s);
+    for (int i = 0; i < tensor.count * context.count; i++) {
+        int t = tensor.values[i % tensor.count], cp = context.values[i / tensor.count];
+        if (q->devices % ((int64_t)t * cp)) continue;
+        c.grid.size[AXIS_TP] = t, c.grid.size[AXIS_CP] = cp;
+        TRY(try_pipelines(s, c, q->devices / (t * cp)));
     }
     return OK;
 }
@@ -227,7 +267,9 @@ static int by_bound(const void *a, const void *b) {
 // Returns whether two configurations differ only in how memory is used; of those the fastest is kept.
 static bool alike(const ParallelConfig *a, const ParallelConfig *b) {
     return grid_along(a->grid, AXIS_TP) == grid_along(b->grid, AXIS_TP) &&
-           grid_along(a->grid, AXIS_PP) == grid_along(b->grid, AXIS_PP) && a->chunks == b->chunks &&
+           grid_along(a->grid, AXIS_PP) == grid_along(b->grid, AXIS_PP) &&
+           grid_along(a->grid, AXIS_CP) == grid_along(b->grid, AXIS_CP) &&
+           grid_along(a->grid, AXIS_EP) == grid_along(b->grid, AXIS_EP) && a->chunks == b->chunks &&
            a->microbatch == b->microbatch && a->recompute == b->recompute &&
            !strcmp(a->schedule, b->schedule);
 }
@@ -286,15 +328,15 @@ typedef struct {
 
 static int tensor_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_TP); }
 static int pipeline_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_PP); }
+static int context_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_CP); }
+static int expert_ranks_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_EP); }
 static int chunks_of(const ParallelConfig *c) { return c->chunks; }
 static int microbatch_of(const ParallelConfig *c) { return c->microbatch; }
 static int recompute_of(const ParallelConfig *c) { return (int)c->recompute; }
 
-static const Choice reported_choices[] = {{"t", tensor_of},
-                                          {"p", pipeline_of},
-                                          {"v", chunks_of},
-                                          {"b", microbatch_of},
-                                          {"recompute", recompute_of}};
+static const Choice reported_choices[] = {
+    {"t", tensor_of}, {"p", pipeline_of},   {"c", context_of},          {"ep", expert_ranks_of},
+    {"v", chunks_of}, {"b", microbatch_of}, {"recompute", recompute_of}};
 
 static const char *const recompute_names[] = {"nothing", "attention", "layers", "layers"};
 

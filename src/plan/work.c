@@ -4,15 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { RECORDED_STAGES = 3 };
+
+static int stage_of(ModelPart part) { return part == PART_DENSE ? (int)PART_LAYER : (int)part; }
+
 // Records one part: stage i of the recorded pipeline is part i and nothing else.
 typedef struct {
     Work *work;
     const Params *params; // of the run that is recorded
+    const ParallelConfig *config;
     ModelPart part;
     bool unfused;
     bool past_loss;  // the loss is computed: the rest of the forward makes gradients
+    bool at_experts; // the operations are those of experts
     bool incomplete; // memory ran out
 } Recorder;
+
+int model_dense_layers(const ModelShape *model, int first, int count) {
+    int dense = 0;
+    if (!model->experts || !model->experts_period) return 0;
+    for (int layer = first; layer < first + count; layer++) dense += !model_layer_has_experts(model, layer);
+    return dense;
+}
 
 // ---- lists --------------------------------------------------------------------------------------
 
@@ -44,18 +57,91 @@ void work_free(Work *work) {
     *work = (Work){0};
 }
 
-// ---- listening ----------------------------------------------------------------------------------
+// ---- items --------------------------------------------------------------------------------------
+
+static WorkList *list_of(Recorder *r, const Instr *at) {
+    bool is_forward = at->op == OP_FORWARD && !r->past_loss;
+    return is_forward ? &r->work->forward[r->part] : &r->work->backward[r->part];
+}
 
 static void note(Recorder *r, const Instr *at, WorkItem item) {
-    bool is_forward = at->op == OP_FORWARD && !r->past_loss;
-    WorkList *lists = is_forward ? r->work->forward : r->work->backward;
-    if (!add_item(&lists[r->part], item)) r->incomplete = true;
+    if (!add_item(list_of(r, at), item)) r->incomplete = true;
 }
 
 // Outside of instructions a step has products of matrices in Muon alone, and its gathers over tp.
 static void note_muon(Recorder *r, WorkItem item) {
     if (!add_item(&r->work->muon, item)) r->incomplete = true;
 }
+
+// ---- experts ------------------------------------------------------------------------------------
+
+// Whether the operation starts, goes on or ends the work on the rows of experts: these lie between the rows' gathering,
+// or the gradient of what they add up to, and their sum or whatever else a layer does.
+static bool is_at_experts(bool at_experts, DeviceOp op, const WorkItem *item) {
+    switch (op) {
+    case OP_GATHER_ROWS:
+    case OP_COMBINE_BACKWARD: return true;
+    case OP_BIAS_GELU_FORWARD:
+    case OP_BIAS_GELU_BACKWARD:
+    case OP_SWIGLU_FORWARD:
+    case OP_SWIGLU_BACKWARD: return at_experts;
+    default: return at_experts && work_item_is_product(item);
+    }
+}
+
+// Two of the same kind whose sizes differ by the one row that some experts have more than others.
+static bool are_alike(const WorkItem *a, const WorkItem *b) {
+    return a->op == b->op && work_item_is_product(a) && a->of_experts && b->of_experts && a->n == b->n &&
+           a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
+           llabs(a->m - b->m) + llabs(a->k - b->k) <= 1;
+}
+
+// Adds the product to that before it, if that is another expert's.
+static bool join(WorkList *list, const WorkItem *item) {
+    WorkItem *last = list->count ? &list->items[list->count - 1] : NULL;
+    if (!last || !are_alike(last, item)) return false;
+    last->batch += item->batch, last->bytes += item->bytes, last->flops += item->flops;
+    return true;
+}
+
+// ---- factors that the trainer does not make -----------------------------------------------------------
+
+// A product of experts or latents: all of a layer with factors but those that the trainer makes, and the router's.
+static bool lacks_factors(const WorkItem *item, int router_columns) {
+    bool router = item->m == router_columns || item->n == router_columns || item->k == router_columns;
+    return work_item_is_product(item) && !item->low && item->dtype == BF16 && (item->of_experts || !router);
+}
+
+static WorkItem factor_of(const WorkItem *product, int64_t numbers, bool of_weight) {
+    enum { MOVED = 5 }; // bytes of a number: read for its largest magnitude, read again, written
+    return (WorkItem){.op = OP_QUANTIZE,
+                      .dtype = BF16,
+                      .of_weight = of_weight,
+                      .of_experts = product->of_experts,
+                      .bytes = MOVED * (double)numbers * (double)product->batch};
+}
+
+// Makes those products ones of factors, after the making of their first factor, and of the second one where it is a
+// weight in a forward; the product that makes a gradient finds both.
+//   Source: Transformer Engine, which makes the factors of a tensor once, for both directions
+static bool add_factors(WorkList *list, int router_columns) {
+    WorkList out = {0};
+    bool done = true;
+    for (int i = 0; i < list->count; i++) {
+        WorkItem item = list->items[i];
+        if (lacks_factors(&item, router_columns)) {
+            item.low = true;
+            if (!item.transpose_a) done = done && add_item(&out, factor_of(&item, item.m * item.k, false));
+            if (item.transpose_b) done = done && add_item(&out, factor_of(&item, item.n * item.k, true));
+        }
+        done = done && add_item(&out, item);
+    }
+    free(list->items);
+    *list = out;
+    return done;
+}
+
+// ---- listening ----------------------------------------------------------------------------------
 
 // The tensor of which an operation makes a factor with 8 bits; none for others.
 static Tensor factor_source(DeviceOp op, const void *args) {
@@ -78,6 +164,8 @@ static void on_operation(void *self, const Instr *at, DeviceOp op, const void *a
     if (!at) return;
     WorkItem item = work_item(op, args, one, r->unfused);
     item.of_weight = is_weight(r->params, factor_source(op, args));
+    item.of_experts = r->at_experts = is_at_experts(r->at_experts, op, &item);
+    if (r->config->groups_experts && join(list_of(r, at), &item)) return;
     note(r, at, item);
     if (op == OP_LOSS_FINISH || op == OP_LOSS_WHOLE) r->past_loss = true;
 }
@@ -117,8 +205,9 @@ static void on_opened(void *self, const Params *params) {
     r->params = params;
     for (int i = 0; i < params->count; i++) {
         const Param *p = params->items[i];
-        if (p->spec.stage != (int)r->part || p->spec.tied_to) continue;
+        if (p->spec.stage != stage_of(r->part) || p->spec.tied_to) continue;
         r->work->parameters[r->part] += param_local_count(p);
+        if (p->spec.experts) r->work->expert_parameters += param_local_count(p);
         r->work->tensors[r->part]++;
         if (!placement_reductions[p->place.reduction].matrices) continue;
         r->work->matrices++;
@@ -128,7 +217,7 @@ static void on_opened(void *self, const Params *params) {
 
 // ---- the recorded run ---------------------------------------------------------------------------
 
-static const int layers_of_stage[NUM_PARTS] = {[PART_LAYER] = 1};
+static const int layers_of_stage[RECORDED_STAGES] = {[PART_LAYER] = 1};
 
 static Status check_cuts(const ModelShape *model, const ParallelConfig *c) {
     int t = grid_along(c->grid, AXIS_TP), shares = c->sequence_parallel ? t : 1;
@@ -152,8 +241,10 @@ static Status check_cuts(const ModelShape *model, const ParallelConfig *c) {
 
 // The layer that stands for all has the window that leaves the mean of their scores: w S - w (w - 1) / 2 of the
 // S (S + 1) / 2 causal ones.
-static ModelShape one_layer(const ModelShape *model) {
+static ModelShape one_layer(const ModelShape *model, ModelPart part) {
     ModelShape shape = *model;
+    shape.experts_period = 0;
+    if (part == PART_DENSE) shape.experts = 0;
     double s = model->sequence,
            root = (2 * s + 1) * (2 * s + 1) - 4 * model_visible_share(model) * s * (s + 1);
     if (model->window_period) shape.window = (int)lround((2 * s + 1 - sqrt(root)) / 2);
@@ -162,12 +253,31 @@ static ModelShape one_layer(const ModelShape *model) {
     return shape;
 }
 
+// As many replicas as the experts of a layer need.
+static Grid recorded_grid(const ParallelConfig *c) {
+    int t = grid_along(c->grid, AXIS_TP), etp = grid_along(c->grid, AXIS_ETP),
+        ep = grid_along(c->grid, AXIS_EP);
+    Grid grid = GRID(t, (etp * ep + t - 1) / t, RECORDED_STAGES);
+    grid.size[AXIS_ETP] = etp, grid.size[AXIS_EP] = ep;
+    return grid;
+}
+
+// Pairs of a token and an expert that a rank sends to another one; 0: the trainer's own rule, which leaves room.
+static int64_t slot_of(const ModelShape *model, const ParallelConfig *c) {
+    int ranks = grid_along(c->grid, AXIS_EP), t = grid_along(c->grid, AXIS_TP);
+    int64_t pairs = (int64_t)model->sequence * c->microbatch * model->experts_topk;
+    bool own_rows = c->sequence_parallel && grid_along(c->grid, AXIS_ETP) == 1;
+    if (!c->groups_experts || ranks == 1) return 0;
+    if (own_rows) pairs /= t;
+    return (pairs + ranks - 1) / ranks;
+}
+
 // All microbatches execute the same, so one is recorded. Where the program is not trireme on a GPU, the head works on
 // all tokens at once.
-static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
+static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c, ModelPart part) {
     const char *device = parallel_config_device(c);
-    return (EngineSpec){.grid = GRID(grid_along(c->grid, AXIS_TP), 1, NUM_PARTS),
-                        .shape = one_layer(model),
+    return (EngineSpec){.grid = recorded_grid(c),
+                        .shape = one_layer(model, part),
                         .mode = {.microbatch = c->microbatch,
                                  .padded_vocabulary = padded_vocabulary(model->vocabulary, VOCABULARY_DIVISOR,
                                                                         grid_along(c->grid, AXIS_TP)),
@@ -177,7 +287,8 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                                  .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                                  .recompute = c->recompute,
                                  .recompute_layers = 1,
-                                 .whole_logits = !c->device},
+                                 .whole_logits = !c->device,
+                                 .dispatch_slot = slot_of(model, c)},
                         .split = {.layers = 1, .counts = layers_of_stage},
                         .schedule = schedule_kind_default(1)->name,
                         .num_chunks = 1,
@@ -189,19 +300,27 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .threads = 1};
 }
 
+static Status record_part(Work *work, const ModelShape *model, const ParallelConfig *config, ModelPart part) {
+    EngineSpec spec = spec_of(model, config, part);
+    Recorder recorder = {
+        .work = work, .config = config, .part = part, .unfused = spec.mode.keep_probabilities};
+    StepListener listener = {&recorder, on_opened, on_operation, on_call};
+    TRY(engine_record(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = stage_of(part)}), &listener));
+    bool is_layer = part == PART_LAYER || part == PART_DENSE;
+    if (config->factors && config->groups_experts && is_layer && !recorder.incomplete)
+        recorder.incomplete = !add_factors(&work->forward[part], spec.shape.experts) ||
+                              !add_factors(&work->backward[part], spec.shape.experts);
+    return recorder.incomplete ? fail(ERR_OS, "no memory for recorded work") : OK;
+}
+
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config) {
-    *work = (Work){0};
+    *work = (Work){.stage_message_bytes = (double)model->sequence * config->microbatch * model->hidden *
+                                          (double)dtype_bytes(config->dtype)};
     TRY(check_cuts(model, config));
-    EngineSpec spec = spec_of(model, config);
-    work->stage_message_bytes =
-        (double)model->sequence * config->microbatch * model->hidden * (double)dtype_bytes(spec.mode.dtype);
     Status status = OK;
-    for (ModelPart part = 0; part < NUM_PARTS && status == OK; part++) {
-        Recorder recorder = {.work = work, .part = part, .unfused = spec.mode.keep_probabilities};
-        StepListener listener = {&recorder, on_opened, on_operation, on_call};
-        status = engine_record(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = (int)part}), &listener);
-        if (status == OK && recorder.incomplete) status = fail(ERR_OS, "no memory for recorded work");
-    }
+    for (ModelPart part = 0; part < NUM_PARTS && status == OK; part++)
+        if (part != PART_DENSE || model_dense_layers(model, 0, model->layers))
+            status = record_part(work, model, config, part);
     if (status != OK) work_free(work);
     return status;
 }

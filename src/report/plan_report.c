@@ -12,7 +12,7 @@ static const double GB = 1e9, DAY_S = 86400, HOUR_S = 3600;
 // ---- words and numbers --------------------------------------------------------------------------
 
 double plan_report_seconds(const PlanReport *a, double step_s) {
-    return step_s * a->tokens / ((double)a->space->batch * a->model->sequence);
+    return step_s * a->tokens / ((double)a->space->batch * a->model->sequence) / a->goodput;
 }
 
 double plan_report_dollars(const PlanReport *a, double step_s) {
@@ -102,19 +102,18 @@ static void add_stages(const ParallelConfig *c, Text *out) {
 }
 
 static void add_ways(const ParallelConfig *c, Text *out) {
-    text_add(out, grid_along(c->grid, AXIS_TP) > 1 ? "%d-way tensor parallelism" : "no tensor parallelism",
-             grid_along(c->grid, AXIS_TP));
+    int t = grid_along(c->grid, AXIS_TP), cp = grid_along(c->grid, AXIS_CP);
+    int ep = grid_along(c->grid, AXIS_EP), d = grid_along(c->grid, AXIS_DP);
+    text_add(out, t > 1 ? "%d-way tensor parallelism" : "no tensor parallelism", t);
     text_add(out, c->sequence_parallel ? " with sequence parallelism, " : ", ");
-    if (grid_along(c->grid, AXIS_CP) > 1)
-        text_add(out, "%d-way context parallelism, ", grid_along(c->grid, AXIS_CP));
+    if (cp > 1) text_add(out, "%d-way context parallelism, ", cp);
+    if (ep > 1) text_add(out, "experts over %d ranks, ", ep);
     add_stages(c, out);
-    text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ",
-             grid_along(c->grid, AXIS_DP), plural(grid_along(c->grid, AXIS_DP)),
+    text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ", d, plural(d),
              c->zero_stage ? " with a distributed optimizer" : "", c->microbatch, plural(c->microbatch),
              parallel_config_microbatches(c));
-    text_add(out, c->recompute == RECOMPUTE_NOTHING     ? "nothing is computed again."
-                  : c->recompute == RECOMPUTE_SELECTIVE ? "attention is computed again."
-                                                        : "every layer is computed again.");
+    text_add(out, "%s is computed again.",
+             c->recompute < RECOMPUTE_UNIFORM ? recompute_word(c->recompute) : "every layer");
 }
 
 static void add_length(const PlanReport *a, Text *out) {
@@ -281,6 +280,7 @@ static void print_breakdown(const Prediction *p, Text *out) {
     Named rows[] = {{"forward and backward", b->compute - b->recompute},
                     {"computing again", b->recompute},
                     {"tensor-parallel messages", b->tensor},
+                    {"tokens to their experts", b->experts},
                     {"messages between stages", b->stages},
                     {"waiting for other stages", b->bubble},
                     {"reducing gradients", b->data},
@@ -337,10 +337,10 @@ static void print_run(const PlanReport *a, Text *out) {
     text_add(out, ", %.0f steps\n  %-18s ", ceil(a->tokens / a->space->batch / a->model->sequence), "time");
     add_duration(plan_report_seconds(a, p->step_s), out);
     text_add(out, " (");
-    add_duration(plan_report_seconds(a, p->low_s), out);
-    text_add(out, " to ");
+    add_duration(plan_report_seconds(a, p->low_s), out), text_add(out, " to ");
     add_duration(plan_report_seconds(a, p->high_s), out);
-    text_add(out, "), all of it training\n");
+    text_add(out, a->goodput < 1 ? "), %.3g %% of it" : "), all of it", 100 * a->goodput);
+    text_add(out, " training\n");
     if (a->price <= 0) return;
     text_add(out, "  %-18s $", "cost");
     add_short(plan_report_dollars(a, p->step_s), out);

@@ -11,8 +11,9 @@ typedef struct {
     bool given;               // it is the latter
     // The result of the search; for a given configuration, of a search with nothing chosen. NULL: nothing fits.
     const PlanResult *result;
-    double tokens; // of the whole run; 0: unknown
-    double price;  // of a device hour, in dollars; 0: unknown
+    double tokens;  // of the whole run; 0: unknown
+    double price;   // of a device hour, in dollars; 0: unknown
+    double goodput; // the share of the run's time that is training, (0, 1]
 } PlanReport;
 
 double plan_report_seconds(const PlanReport *report, double step_s); // for all tokens

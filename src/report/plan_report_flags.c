@@ -38,11 +38,24 @@ __attribute__((format(printf, 2, 3))) static void put(Command *command, const ch
     add_flag(command, flag);
 }
 
+static void put_factors(Command *to, const char *option, const RopeFactors *factors) {
+    put(to, "%s", option);
+    for (int i = 0; i < factors->count; i++) put(to, "%.17g", factors->at[i]);
+}
+
 static void add_scaling(Command *to, const Rope *rope) {
     if (rope->kind == ROPE_LINEAR) put(to, "--rotary-seq-len-interpolation-factor %g", rope->factor);
     if (rope->kind == ROPE_YARN || rope->kind == ROPE_DYNAMIC)
         put(to, "--rope-scaling-type %s --rope-scaling-factor %g --rope-original-max-position-embeddings %d",
             rope->kind == ROPE_YARN ? "yarn" : "dynamic", rope->factor, rope->original);
+    if (rope->kind == ROPE_LONG) {
+        put(to,
+            "--rope-scaling-type longrope --rope-scaling-factor %g "
+            "--rope-original-max-position-embeddings %d",
+            rope->factor, rope->original);
+        put_factors(to, "--rope-short-factors", &rope->shorter);
+        put_factors(to, "--rope-long-factors", &rope->longer);
+    }
     if (rope->kind == ROPE_YARN && rope->high != 32) put(to, "--yarn-beta-fast %g", rope->high);
     if (rope->kind == ROPE_YARN && rope->low != 1) put(to, "--yarn-beta-slow %g", rope->low);
     if (rope->attention > 0) put(to, "--yarn-attention-factor %g", rope->attention);
@@ -118,6 +131,7 @@ static void add_experts(Command *to, const ModelShape *m) {
     if (m->shared_ffn) put(to, "--moe-shared-expert-intermediate-size %d", m->shared_ffn);
     if (m->router_sigmoid) put(to, "--moe-router-score-function sigmoid");
     if (m->router_pre_softmax) put(to, "--moe-router-pre-softmax");
+    if (m->router_bias) put(to, "--moe-router-enable-expert-bias");
     if (m->router_scale > 0) put(to, "--moe-router-topk-scaling-factor %g", (double)m->router_scale);
     if (m->router_groups)
         put(to, "--moe-router-num-groups %d --moe-router-group-topk %d", m->router_groups,
@@ -226,6 +240,10 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     if (c->factors == FACTORS_FP8) put(to, "--fp8-recipe tensorwise");
     put(to, "--tensor-model-parallel-size %d", grid_along(c->grid, AXIS_TP));
     if (grid_along(c->grid, AXIS_CP) > 1) put(to, "--context-parallel-size %d", grid_along(c->grid, AXIS_CP));
+    if (grid_along(c->grid, AXIS_EP) > 1)
+        put(to, "--expert-model-parallel-size %d", grid_along(c->grid, AXIS_EP));
+    if (c->grid.size[AXIS_ETP] && c->grid.size[AXIS_ETP] != grid_along(c->grid, AXIS_TP))
+        put(to, "--expert-tensor-parallel-size %d", c->grid.size[AXIS_ETP]);
     if (c->sequence_parallel) put(to, "--sequence-parallel");
     add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);

@@ -63,6 +63,8 @@ static void add_configuration(const ParallelConfig *c, Text *out) {
     add_count("pp", grid_along(c->grid, AXIS_PP), out);
     add_count("dp", grid_along(c->grid, AXIS_DP), out);
     add_count("cp", grid_along(c->grid, AXIS_CP), out);
+    add_count("ep", grid_along(c->grid, AXIS_EP), out);
+    add_count("etp", grid_along(c->grid, AXIS_ETP), out);
     add_count("vp", c->chunks, out);
     add_count("micro_batch_size", c->microbatch, out);
     add_count("global_batch_size", c->batch, out);
@@ -82,9 +84,9 @@ static void add_configuration(const ParallelConfig *c, Text *out) {
 
 static void add_breakdown(const Breakdown *parts, Text *out) {
     static const Member members[] = {
-        MEMBER(Breakdown, compute),   MEMBER(Breakdown, recompute), MEMBER(Breakdown, tensor),
-        MEMBER(Breakdown, stages),    MEMBER(Breakdown, bubble),    MEMBER(Breakdown, data),
-        MEMBER(Breakdown, optimizer), MEMBER(Breakdown, other),
+        MEMBER(Breakdown, compute), MEMBER(Breakdown, recompute), MEMBER(Breakdown, tensor),
+        MEMBER(Breakdown, experts), MEMBER(Breakdown, stages),    MEMBER(Breakdown, bubble),
+        MEMBER(Breakdown, data),    MEMBER(Breakdown, optimizer), MEMBER(Breakdown, other),
     };
     add_key("breakdown_s", out);
     text_add(out, "{");
@@ -159,6 +161,7 @@ static void add_question(const PlanReport *a, Text *out) {
     add_count("global_batch_size", a->space->batch, out);
     if (a->tokens > 0) add_number("tokens", a->tokens, out);
     if (a->price > 0) add_number("price", a->price, out);
+    if (a->tokens > 0) add_number("goodput", a->goodput, out);
 }
 
 // ---- the answer ---------------------------------------------------------------------------------

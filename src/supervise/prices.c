@@ -14,7 +14,8 @@ struct Prices {
 
 static Status open_files(Prices *p, const Options *options) {
     TRY(machine_open(&p->machine, options->machine));
-    TRY(options->stack ? stack_open(&p->stack, options->stack) : stack_for(&p->stack, &p->machine, false));
+    TRY(options->stack ? stack_open(&p->stack, options->stack)
+                       : stack_for(&p->stack, &p->machine, (RunKind){0}));
     p->costs = (CostModel){
         .machine = &p->machine, .stack = &p->stack, .constants = constants_of(&p->machine, &p->stack)};
     return plan_cache_open(&p->cache);

@@ -133,6 +133,7 @@ typedef struct {
     double loss, grad_norm;             // loss: mean since the last line over steps that were not skipped
     double lr, loss_scale;              // of the next step
     double samples_per_step, elapsed_s; // means since the last line
+    const ExpertLoads *loads;           // of the step's experts; NULL: there are none
     bool preferences;                   // `pairs` are means over the step's pairs
     PairMeans pairs;
     bool summed; // `sum` is the checksum of the parameters after the step

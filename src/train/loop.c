@@ -259,6 +259,7 @@ static StepReport step_report(const TrainingRun *run, int samples, const StepRes
     StepOptions next = control_options(&run->control);
     const PairMeans *pairs = engine_pair_means(run->engine);
     StepReport report = {.preferences = pairs != NULL,
+                         .loads = engine_expert_loads(run->engine),
                          .iteration = run->control.iteration,
                          .consumed = run->control.consumed,
                          .end = run->control.end,

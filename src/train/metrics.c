@@ -29,6 +29,27 @@ void pair_numbers(const PairMeans *p, double values[NUM_PAIR_NUMBERS]) {
     memcpy(values, all, sizeof all);
 }
 
+void expert_numbers(const ExpertLoads *l, const Options *o, double values[NUM_NUMBERS]) {
+    bool balances = o->moe_aux_loss_coeff > 0 && strcmp(o->moe_router_load_balancing_type, "none") != 0;
+    if (!l) return;
+    values[NUMBER_BALANCE_LOSS] = balances ? expert_loads_mean(l, LOAD_BALANCE_LOSS) : NAN;
+    values[NUMBER_Z_LOSS] = o->moe_z_loss_coeff > 0 ? expert_loads_mean(l, LOAD_Z_LOSS) : NAN;
+    values[NUMBER_LOAD_MAX] = 0, values[NUMBER_LOAD_ENTROPY] = 1;
+    values[NUMBER_DROPPED] = isnan(o->moe_expert_capacity_factor) ? NAN : 0;
+    for (int layer = 0; layer < l->layers; layer++) {
+        if (!expert_loads_has(l, layer)) continue;
+        LoadStatistics s = expert_load_statistics(l, layer);
+        if (!isnan(values[NUMBER_DROPPED])) values[NUMBER_DROPPED] = fmax(values[NUMBER_DROPPED], s.dropped);
+        values[NUMBER_LOAD_MAX] = fmax(values[NUMBER_LOAD_MAX], s.most);
+        values[NUMBER_LOAD_ENTROPY] = fmin(values[NUMBER_LOAD_ENTROPY], s.entropy);
+    }
+}
+
+static bool has_number(const StepNumbers *s, int i) {
+    if (i < NUM_STEP_NUMBERS) return true;
+    return i < NUMBER_BALANCE_LOSS ? s->pairs : s->experts && !isnan(s->value[i]);
+}
+
 static double seconds_since_1970(void) {
     struct timeval now;
     gettimeofday(&now, NULL);
@@ -64,10 +85,29 @@ static void json_begin(FILE *file, int64_t iteration, int64_t consumed) {
     fprintf(file, "{\"iteration\": %" PRId64 ", \"consumed_samples\": %" PRId64, iteration, consumed);
 }
 
+static void json_layers(FILE *file, const ExpertLoads *l) {
+    bool first = true;
+    if (!l) return;
+    fprintf(file, ", \"experts\": [");
+    for (int layer = 0; layer < l->layers; layer++) {
+        if (!expert_loads_has(l, layer)) continue;
+        LoadStatistics s = expert_load_statistics(l, layer);
+        fprintf(file, "%s{\"layer\": %d", first ? "" : ", ", layer);
+        json_number(file, "load_max", s.most);
+        json_number(file, "load_entropy", s.entropy);
+        json_number(file, "dropped", s.dropped);
+        fprintf(file, "}");
+        first = false;
+    }
+    fprintf(file, "]");
+}
+
 static void json_step(Metrics *m, const StepNumbers *s) {
     if (!m->json) return;
     json_begin(m->json, s->iteration, s->consumed);
-    for (int i = 0; i < s->count; i++) json_number(m->json, numbers[i].json, numbers[i].factor * s->value[i]);
+    for (int i = 0; i < NUM_NUMBERS; i++)
+        if (has_number(s, i)) json_number(m->json, numbers[i].json, numbers[i].factor * s->value[i]);
+    json_layers(m->json, s->loads);
     if (m->went_on_from >= 0)
         fprintf(m->json, ", \"from_checkpoint\": %" PRId64, m->went_on_from);
     else
@@ -131,12 +171,28 @@ static void write_events(Metrics *m, Text *record) {
     text_free(record);
 }
 
+static void events_layers(const StepNumbers *s, Text *record) {
+    for (int layer = 0; s->loads && layer < s->loads->layers; layer++) {
+        char most[64], entropy[64], dropped[64];
+        if (!expert_loads_has(s->loads, layer)) continue;
+        LoadStatistics of = expert_load_statistics(s->loads, layer);
+        snprintf(most, sizeof most, "experts/layer_%d/load_max", layer);
+        snprintf(entropy, sizeof entropy, "experts/layer_%d/load_entropy", layer);
+        snprintf(dropped, sizeof dropped, "experts/layer_%d/dropped", layer);
+        EventScalar scalars[] = {{most, of.most}, {entropy, of.entropy}, {dropped, of.dropped}};
+        tfevents_add_scalars(record, seconds_since_1970(), s->iteration, scalars, 3);
+    }
+}
+
 static void events_step(Metrics *m, const StepNumbers *s) {
     EventScalar scalars[NUM_NUMBERS];
     Text record = {0};
+    int count = 0;
     if (!m->events || s->iteration % m->options->tensorboard_log_interval) return;
-    for (int i = 0; i < s->count; i++) scalars[i] = (EventScalar){numbers[i].tag, s->value[i]};
-    tfevents_add_scalars(&record, seconds_since_1970(), s->iteration, scalars, s->count);
+    for (int i = 0; i < NUM_NUMBERS; i++)
+        if (has_number(s, i)) scalars[count++] = (EventScalar){numbers[i].tag, s->value[i]};
+    tfevents_add_scalars(&record, seconds_since_1970(), s->iteration, scalars, count);
+    events_layers(s, &record);
     write_events(m, &record);
 }
 
@@ -203,8 +259,8 @@ static void print_families(const Metrics *m, Text *out) {
     add_family(&label, "gauge", "iteration", "Steps that are done", (double)s->iteration, out);
     add_family(&label, "gauge", "train_iterations", "Steps of the whole run", (double)s->end, out);
     add_family(&label, "counter", "consumed_samples", "Samples that were read", (double)s->consumed, out);
-    for (int i = 0; i < s->count; i++)
-        add_family(&label, "gauge", numbers[i].name, numbers[i].help, s->value[i], out);
+    for (int i = 0; i < NUM_NUMBERS; i++)
+        if (has_number(s, i)) add_family(&label, "gauge", numbers[i].name, numbers[i].help, s->value[i], out);
     if (!isnan(m->validation))
         add_family(&label, "gauge", "validation_loss", "Loss of the last evaluation", m->validation, out);
     add_family(&label, "gauge", "updated_seconds", "When this was written, since 1970", seconds_since_1970(),
@@ -237,7 +293,7 @@ static Status replace_file(const char *path, const Text *text) {
 static void write_prom(Metrics *m, bool last) {
     double now = clock_s();
     Text text = {0};
-    if (!m->options->metrics_prom || m->failed || !m->last.count) return;
+    if (!m->options->metrics_prom || m->failed || !m->last.iteration) return;
     if (!last && m->prom_written > 0 && now < m->prom_written + 1) return;
     m->prom_written = now;
     print_families(m, &text);
@@ -289,6 +345,7 @@ Status metrics_close(Metrics *m) {
 void metrics_step(Metrics *m, const StepNumbers *s) {
     if (!m->options) return;
     m->last = *s;
+    m->last.loads = NULL; // they are of the call
     json_step(m, s);
     events_step(m, s);
     write_prom(m, false);

@@ -5,7 +5,7 @@
 #include "base/outlet.h"
 #include "train/train.h"
 
-// The numbers of a step; the last ones are those of pairs. The tags are Megatron-LM's, those of pairs are TRL's.
+// The numbers of a step, then those of pairs, and of experts. The tags are Megatron-LM's, those of pairs are TRL's.
 //  number, name in JSON, factor of its value there, tag in TensorBoard, name and help for Prometheus
 #define RUN_NUMBERS(X)                                                                                       \
     X(LOSS, "lm_loss", 1, "lm loss", "lm_loss", "Mean loss of the tokens that are trained")                  \
@@ -27,17 +27,28 @@
     X(CHOSEN_LOGP, "logps_chosen", 1, "logps/chosen", "logps_chosen",                                        \
       "Mean log-probability of chosen answers")                                                              \
     X(REJECTED_LOGP, "logps_rejected", 1, "logps/rejected", "logps_rejected",                                \
-      "Mean log-probability of rejected answers")
+      "Mean log-probability of rejected answers")                                                            \
+    X(BALANCE_LOSS, "load_balancing_loss", 1, "load_balancing_loss", "load_balancing_loss",                  \
+      "Mean loss of unequal loads of experts, without its coefficient")                                      \
+    X(Z_LOSS, "z_loss", 1, "z_loss", "z_loss",                                                               \
+      "Mean loss of large logits of routers, without its coefficient")                                       \
+    X(LOAD_MAX, "expert_load_max", 1, "experts/load_max", "expert_load_max",                                 \
+      "Largest load of an expert, in means of its layer")                                                    \
+    X(LOAD_ENTROPY, "expert_load_entropy", 1, "experts/load_entropy", "expert_load_entropy",                 \
+      "Least entropy of the loads of a layer's experts, 1 where they are alike")                             \
+    X(DROPPED, "expert_dropped", 1, "experts/dropped", "expert_dropped",                                     \
+      "Largest share of a layer's pairs of a token and an expert that are dropped")
 
 #define X(number, ...) NUMBER_##number,
 typedef enum { RUN_NUMBERS(X) NUM_NUMBERS } RunNumber;
 #undef X
-enum { NUM_STEP_NUMBERS = NUMBER_CHOSEN_REWARD, NUM_PAIR_NUMBERS = NUM_NUMBERS - NUM_STEP_NUMBERS };
+enum { NUM_STEP_NUMBERS = NUMBER_CHOSEN_REWARD, NUM_PAIR_NUMBERS = NUMBER_BALANCE_LOSS - NUM_STEP_NUMBERS };
 
-// The numbers of one step: a run that trains on no pairs has those before CHOSEN_REWARD alone.
+// The numbers of one step.
 typedef struct {
     int64_t iteration, consumed, end;
-    int count;
+    bool pairs, experts;      // there are those of pairs, and of experts
+    const ExpertLoads *loads; // of experts, during the call
     double value[NUM_NUMBERS];
     bool summed; // `checksum` is that of the parameters
     uint64_t checksum;
@@ -58,6 +69,8 @@ typedef struct {
 } Metrics;
 
 void pair_numbers(const PairMeans *pairs, double values[NUM_PAIR_NUMBERS]);
+// Sets the values of experts. A loss without a coefficient is NaN, and not written.
+void expert_numbers(const ExpertLoads *loads, const Options *options, double values[NUM_NUMBERS]);
 // Opens what the options name, but in a dry run. `stopped` ends the wait for a reader of --metrics, where that is a
 // pipe. Fails where a file or folder cannot be made.
 Status metrics_open(Metrics *metrics, const Options *options, const atomic_int *stopped);

@@ -336,7 +336,9 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
     StepNumbers numbers = {.iteration = s->iteration,
                            .consumed = s->consumed,
                            .end = s->end,
-                           .count = s->preferences ? NUM_NUMBERS : NUM_STEP_NUMBERS,
+                           .pairs = s->preferences,
+                           .experts = s->loads != NULL,
+                           .loads = s->loads,
                            .summed = s->summed,
                            .checksum = s->sum,
                            .value = {[NUMBER_LOSS] = s->loss,
@@ -349,6 +351,7 @@ void reporter_metrics(Reporter *r, const StepReport *s) {
                                      [NUMBER_BATCH] = s->batch,
                                      [NUMBER_SKIPPED] = s->skipped}};
     pair_numbers(&s->pairs, &numbers.value[NUM_STEP_NUMBERS]);
+    expert_numbers(s->loads, r->options, numbers.value);
     metrics_step(&r->metrics, &numbers);
     tell_trouble(r);
 }

@@ -11,6 +11,7 @@
 #include "layout/leaves.h"
 #include "layout/topology.h"
 #include "model/model.h"
+#include "nn/expert_loads.h"
 #include "parallel/parallel.h"
 #include <stdatomic.h>
 #include <time.h>
@@ -32,8 +33,10 @@ typedef struct {
     int stash_limit;
     bool scatter_gather; // cut messages between stages over tp
     Sharding sharding;   // over the replicas of parameters
-    bool share_values;   // with shards of values: replicas of one machine share one copy, where they can
-    int virtual_data;    // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
+    bool
+        reduce_every; // with shards of gradients: sum those of every microbatch over the replicas, then these sums
+    bool share_values; // with shards of values: replicas of one machine share one copy, where they can
+    int virtual_data;  // leaves of a step (layout/leaves.h); 0: one a data-parallel rank
     bool overlap_gradients, overlap_weights; // reduce during backwards, gather during forwards
     AdamOptions adam;
     MuonOptions muon; // of hidden matrices; iterations 0: AdamW steps all parameters
@@ -48,6 +51,7 @@ typedef struct {
     bool positions;         // batches have positions of tokens
     bool per_token;         // the loss is the mean over the step's tokens, not of the microbatches' means
     bool audits;            // some steps are audited
+    float bias_rate;        // of the biases of experts (ModelShape.router_bias)
     // Of batches of pairs, which have first keys and no loss mask on the device; loss NULL: batches are no pairs.
     PreferenceRule preference;
 } EngineSpec;
@@ -138,6 +142,8 @@ typedef struct {
 // One step: gradients of all microbatches, reductions, clipping, AdamW.   Collective over the world.
 StepResult engine_train(Engine *engine, Batch batch, StepOptions options);
 float engine_evaluate(Engine *engine, Batch batch); // the loss without dropout.   Collective over the world
+// Of the last step, on every rank; NULL where the model has no experts.
+const ExpertLoads *engine_expert_loads(const Engine *engine);
 // Of the last step or evaluation, on every rank; NULL where batches are no pairs.
 const PairMeans *engine_pair_means(const Engine *engine);
 // The outcomes of this rank's pairs of that batch [m*B]; NULL on ranks without the last stage.

@@ -12,6 +12,7 @@ With TABLE, writes the table of docs/formats.md: what was seen on one rank.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -27,14 +28,29 @@ TRIREME, PRINT_LOGITS, FAMILY_STEPS = sys.argv[1:4]
 TABLE = sys.argv[4] if len(sys.argv) > 4 else None
 # Sizes of t, p and d, and how it is run. With a sharded optimizer no rank has a whole gradient after a step.
 GRIDS = ["1 1 1 plain", "2 2 2 sequence", "2 1 1 selective", "1 2 1 zb", "2 1 2 full+sequence+sharded", "2 2 1 zb+full"]
+# Of models with experts, too: each replica has a half of them.
+EXPERT_GRIDS = ["1 1 2 ep", "2 1 2 ep+sequence+full"]
+# Products as PyTorch has them, in fp64 too.
+PLAIN = dict(attn_implementation="eager", experts_implementation="eager")
 SIZES = dict(vocab_size=67, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
              max_position_embeddings=96, bos_token_id=1, eos_token_id=2, pad_token_id=None)
 GROUPS = dict(SIZES, num_key_value_heads=2)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 160}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+
+
+def long_rope(share):
+    """Divisors for the pairs of heads of 16 columns, of which a share rotates."""
+    pairs = int(16 * share) // 2
+    return {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": share,
+            "short_factor": [1.0299999713897705 + 0.25 * i for i in range(pairs)],
+            "long_factor": [1.05 + i * i for i in range(pairs)]}
+
+
 LATENT = dict(SIZES, num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
 DENSE = dict(LATENT, first_k_dense_replace=SIZES["num_hidden_layers"], n_routed_experts=4, n_group=1, topk_group=1)
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2)
 FEATURES = {
     "Llama 3.1": ("Llama", dict(GROUPS, rope_theta=20000.0, rope_scaling=LLAMA3), "rotations scaled as `llama3`"),
     "Llama, linear": ("Llama", dict(GROUPS, head_dim=16, rope_scaling={"rope_type": "linear", "factor": 2.5}),
@@ -52,6 +68,11 @@ FEATURES = {
     "Phi-3": ("Phi3", dict(GROUPS, rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
                                                     "partial_rotary_factor": 0.5}),
               "fused matrices, a part of each head rotated"),
+    "Phi-3, LongRoPE": ("Phi3", dict(GROUPS, original_max_position_embeddings=80, rope_parameters=long_rope(1.0)),
+                        "rotations scaled as `longrope`, short texts"),
+    "Phi-3, LongRoPE, long": ("Phi3", dict(GROUPS, original_max_position_embeddings=4,
+                                      rope_parameters=dict(long_rope(0.5), attention_factor=1.2)),
+                              "rotations scaled as `longrope`, long texts"),
     "OLMo 2": ("Olmo2", dict(GROUPS, rope_theta=5e5), "norms after alone, norms of all queries and keys"),
     "Gemma 2": ("Gemma2", dict(GROUPS, head_dim=16, query_pre_attn_scalar=16, sliding_window=7,
                                attn_logit_softcapping=5.0, final_logit_softcapping=3.0),
@@ -74,8 +95,38 @@ FEATURES = {
                  "latent attention, multipliers, tied"),
     "DeepSeek-V2, dense": ("DeepseekV2", dict(DENSE, q_lora_rank=None, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=0.707, mscale_all_dim=0.4)), "latents of keys and values alone, YaRN of scores"),
+    "DeepSeek-V2-Lite": ("DeepseekV2", dict(LATENT, q_lora_rank=None, first_k_dense_replace=1, n_routed_experts=6,
+                                            n_shared_experts=2, num_experts_per_tok=2, moe_intermediate_size=24,
+                                            routed_scaling_factor=1.5),
+                         "latent attention, experts after a dense layer, shared experts, a factor of weights"),
+    "DeepSeek-V2, groups": ("DeepseekV2", dict(LATENT, q_lora_rank=24, n_routed_experts=6, n_shared_experts=1,
+                                               num_experts_per_tok=3, moe_intermediate_size=24, n_group=3, topk_group=2,
+                                               topk_method="group_limited_greedy"), "experts of the best groups"),
     "DeepSeek-V3, dense": ("DeepseekV3", dict(DENSE, q_lora_rank=24, v_head_dim=24, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0)), "latents, values wider than keys"),
+    "DeepSeek-V3": ("DeepseekV3", dict(LATENT, q_lora_rank=24, first_k_dense_replace=1, n_routed_experts=8,
+                                       n_shared_experts=2, num_experts_per_tok=4, moe_intermediate_size=24, n_group=4,
+                                       topk_group=2),
+                    "experts by sigmoids with biases, of the best groups, after a dense layer"),
+    "DeepSeek-V3, one group": ("DeepseekV3", dict(LATENT, q_lora_rank=None, first_k_dense_replace=0, n_routed_experts=6,
+                                                  n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=24,
+                                                  n_group=1, topk_group=1, routed_scaling_factor=1.0),
+                               "without groups and a latent of queries"),
+    "Mixtral": ("Mixtral", dict(GROUPS, num_local_experts=6, num_experts_per_tok=2, intermediate_size=40, head_dim=24),
+                "experts of each token by the softmax over these"),
+    "Mixtral, windows": ("Mixtral", dict(GROUPS, num_local_experts=4, num_experts_per_tok=3, intermediate_size=24,
+                                         sliding_window=7), "a window in every layer"),
+    "Qwen3-MoE": ("Qwen3Moe", dict(GROUPS, **EXPERTS, head_dim=32, moe_intermediate_size=40, norm_topk_prob=True,
+                                   rope_theta=1e6), "experts, norms of each query and key head"),
+    "Qwen3-MoE, sparse": ("Qwen3Moe", dict(GROUPS, **EXPERTS, head_dim=16, moe_intermediate_size=40,
+                                           mlp_only_layers=[1], norm_topk_prob=False),
+                          "experts by the softmax over all, a layer without experts"),
+    "OLMoE": ("Olmoe", dict(GROUPS, **EXPERTS, norm_topk_prob=False),
+              "experts by the softmax over all, norms of all queries and keys"),
+    "Granite-MoE": ("GraniteMoe", dict(GROUPS, num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=12.0,
+                                       residual_multiplier=0.22, logits_scaling=6.0, attention_multiplier=0.3,
+                                       tie_word_embeddings=True),
+                    "all experts of a layer in one tensor, four multipliers, tied"),
 }
 failures = 0
 
@@ -106,11 +157,13 @@ def relative(ours, theirs):
 
 def random_model(config):
     """Everything random, norms and biases too, so that nothing can be mixed up unseen."""
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config, **PLAIN)
     offset = 0.0 if config.model_type.startswith(("gemma", "nemotron")) else 1.0
     for parameter in model.parameters():
         vector = parameter.dim() == 1
         parameter.data.normal_(0.0, 0.2 if vector else 0.12)
+    for bias in choices_of(model).values():
+        bias.normal_(0.0, 0.2)
     for name, parameter in model.named_parameters():
         if "norm" in name and name.endswith("weight"):
             parameter.data += offset
@@ -133,17 +186,52 @@ def loss_of(model, samples):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), samples[:, 1:].reshape(-1))
 
 
+# What a name is in files where it is another one.
+RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}, "mixtral": {".mlp.": ".block_sparse_moe."},
+           "granitemoe": {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
+                          ".router.weight": ".router.layer.weight"}}
+
+
+def name_in_files(model, name):
+    for old, new in RENAMED.get(model.config.model_type, {}).items():
+        name = name.replace(old, new)
+    return name
+
+
+def in_files(model, tensors):
+    """Tensors by the names of parameters as files have them. transformers 5 holds all experts of a layer in one."""
+    mixtral = model.config.model_type == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    found = {}
+    for name, value in tensors.items():
+        name = name_in_files(model, name)
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            found[name] = value
+            continue
+        stem = name.rsplit(".", 1)[0]
+        for number, matrix in enumerate(value):
+            if name.endswith(".down_proj"):
+                found[f"{stem}.{number}.{down}.weight"] = matrix
+                continue
+            half = matrix.shape[0] // 2
+            found[f"{stem}.{number}.{gate}.weight"], found[f"{stem}.{number}.{up}.weight"] = matrix[:half], matrix[half:]
+    return found
+
+
+def choices_of(model):
+    """Biases by which experts are chosen: weights without gradients."""
+    return {name: value for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")}
+
+
 def parameters_of(model):
     """Each once, with its name in files: a tied table under its first name."""
-    neox = model.config.model_type == "gpt_neox"
-    return {"embed_out.weight" if neox and name == "lm_head.weight" else name: value
-            for name, value in model.named_parameters()}
+    return in_files(model, dict(model.named_parameters()) | choices_of(model))
 
 
 def their_steps(model, samples):
     """Losses and norms of ten steps, gradients of the first, weights after the last."""
     model = model.double().train()
-    named = parameters_of(model)
+    named = dict(model.named_parameters())
     groups = [{"params": [p for p in named.values() if (p.dim() > 1) == matrix], "weight_decay": 0.1 if matrix else 0.0}
               for matrix in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
@@ -153,11 +241,12 @@ def their_steps(model, samples):
         loss = loss_of(model, samples)
         loss.backward()
         if gradients is None:
-            gradients = {n: p.grad.detach().clone().numpy() for n, p in named.items()}
+            gradients = in_files(model, {n: p.grad.detach().clone().numpy() for n, p in named.items()})
+            gradients |= {n: np.zeros(b.shape) for n, b in choices_of(model).items()}
         norm = torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
         losses.append((loss.item(), norm.item()))
         optimizer.step()
-    return losses, gradients, {n: p.detach().numpy() for n, p in named.items()}
+    return losses, gradients, in_files(model, {n: p.detach().numpy() for n, p in (named | choices_of(model)).items()})
 
 
 def read_steps(text):
@@ -178,7 +267,7 @@ def check_tensors(what, file, theirs, most, least=0.0, moved=None):
             error = np.abs(ours[name].astype(np.float64) - value)
             if moved:
                 error = error * (np.abs(moved[name]) > 1e-6)
-            errors[name] = float(error.max() / max(np.abs(value).max(), least))
+            errors[name] = float(error.max() / (max(np.abs(value).max(), least) or 1.0))
     worst = max(errors, key=errors.get)
     expect(len(errors) == len(theirs) and errors[worst] <= most, what, worst, "differs by", errors[worst])
     return errors[worst]
@@ -187,7 +276,8 @@ def check_tensors(what, file, theirs, most, least=0.0, moved=None):
 def check_training(name, model):
     state = {n: p.clone() for n, p in model.state_dict().items()}
     theirs, row = None, {}
-    for grid in GRIDS:
+    has_experts = any(".experts." in name for name in state)
+    for grid in GRIDS + (EXPERT_GRIDS if has_experts else []):
         out = run(FAMILY_STEPS, name, f"{name}_out", *grid.split())
         if out is None:
             continue
@@ -227,7 +317,7 @@ def check_files(name, model):
     expect(files_of(f"{name}_first") == files_of(f"{name}_second"), name, "is another after an import")
     ours = json.load(open(f"{name}_first/config.json"))
     expect(ours["architectures"] == model.config.architectures, name, ours["architectures"])
-    back = AutoModelForCausalLM.from_pretrained(f"{name}_first", attn_implementation="eager")
+    back = AutoModelForCausalLM.from_pretrained(f"{name}_first", **PLAIN)
     theirs, found = parameters_of(model), parameters_of(back)
     if expect(theirs.keys() == found.keys(), name, theirs.keys() ^ found.keys()):
         for key, value in theirs.items():
@@ -250,7 +340,11 @@ def check_gguf(name, model):
     architecture = bytes(reader.fields["general.architecture"].parts[-1]).decode()
     arch = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
-    wanted = {names.get_name(key, try_suffixes=(".weight", ".bias")) for key in parameters_of(model)}
+    # There all experts of a layer are one tensor, and gate and up two.
+    keys = {re.sub(r"\.experts\.\d+\.", ".experts.", key) for key in parameters_of(model)}
+    keys = {key.replace("block_sparse_moe.input_linear", f"mlp.experts.{half}")
+            for key in keys for half in ("gate_proj", "up_proj")}
+    wanted = {names.get_name(key, try_suffixes=(".weight", ".bias")) for key in keys}
     found = {tensor.name for tensor in reader.tensors} - {"rope_freqs.weight"}
     expect(wanted == found, name, "names in GGUF", wanted ^ found)
     return architecture

@@ -11,6 +11,7 @@ generate them from the counter-based random numbers of src/base/rng.h, of which 
     python3 oracle.py limited_gpt > ../golden/oracle_limited_gpt.txt
     python3 oracle.py limited_llama > ../golden/oracle_limited_llama.txt
     python3 oracle.py muon > ../golden/oracle_muon.txt
+    python3 oracle.py experts > ../golden/oracle_experts.txt
 """
 
 import math
@@ -38,6 +39,7 @@ class Shape:
     limited: int = 0  # documents, a window in two of three layers, sinks, a scale and a cap of scores, loss per token
     llama3: int = 0  # of a Llama: slowed rotations, and biases of the attention's two linear layers
     muon: int = 0  # Muon steps the matrices of the layers
+    experts: int = 0  # of a Llama: so many in place of each MLP, `ffn` wide, beside a shared one
 
 
 SHAPES = {
@@ -47,11 +49,13 @@ SHAPES = {
     "limited_gpt": Shape(limited=1),
     "limited_llama": Shape(heads=8, groups=4, ffn=96, llama=1, limited=1),
     "llama3": Shape(heads=4, groups=4, ffn=96, llama=1, llama3=1),
+    "experts": Shape(heads=8, groups=4, ffn=24, llama=1, experts=4),
     "muon": Shape(heads=8, groups=4, ffn=96, llama=1, muon=1),
 }
 FACTOR, LOW, HIGH, ORIGINAL = 8.0, 1.0, 4.0, 128  # of llama3
 ROTARY_BASE = 10000.0
 WINDOW, WINDOWED, SCALE, CAP_SCORES = 5, (True, False, True), 0.5, 1.5  # of limited; layers repeat after three
+CHOSEN, SHARED, BALANCE, Z = 2, 16, 0.02, 0.001  # of experts: of a token; width; coefficients of losses of routers
 SEED = 1234
 PERTURBATION = 0.05  # of every parameter around its base value
 STEPS, MUON_STEPS = 10, 20
@@ -133,6 +137,14 @@ def parameter_shapes(shape):
         shapes[layer + "self_attention.linear_proj.weight"] = (h, h)
         shapes[layer + "self_attention.linear_proj.bias"] = (h,)
         shapes[layer + "pre_mlp_layernorm.weight"] = shapes[layer + "pre_mlp_layernorm.bias"] = (h,)
+        if shape.experts:
+            e = shape.experts
+            shapes[layer + "mlp.router.weight"] = (e, h)
+            shapes[layer + "mlp.experts.linear_fc1.weight"] = (e * inner, h)
+            shapes[layer + "mlp.experts.linear_fc2.weight"] = (e * h, f)
+            shapes[layer + "mlp.shared_experts.linear_fc1.weight"] = (2 * SHARED, h)
+            shapes[layer + "mlp.shared_experts.linear_fc2.weight"] = (h, SHARED)
+            continue
         shapes[layer + "mlp.linear_fc1.weight"], shapes[layer + "mlp.linear_fc1.bias"] = (inner, h), (inner,)
         shapes[layer + "mlp.linear_fc2.weight"], shapes[layer + "mlp.linear_fc2.bias"] = (h, f), (h,)
     shapes["decoder.final_layernorm.weight"] = shapes["decoder.final_layernorm.bias"] = (h,)
@@ -239,7 +251,34 @@ def mlp(p, name, x, shape):
     return linear(p, name + ".linear_fc2", F.gelu(y, approximate="none" if shape.exact else "tanh"))
 
 
-def logits(p, tokens, shape):
+def gated(x, fc1, fc2):
+    gate, up = F.linear(x, fc1).chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, fc2)
+
+
+def router_loss(scores, chosen, shape):
+    """Of the tokens of a microbatch: of the experts' loads and probabilities, and of the size of the scores."""
+    tokens = scores.shape[0]
+    counts = F.one_hot(chosen, shape.experts).sum((0, 1)).to(scores.dtype)
+    balance = shape.experts / (CHOSEN * tokens**2) * (counts * scores.softmax(-1).sum(0)).sum()
+    return BALANCE * balance + Z * scores.logsumexp(-1).pow(2).mean()
+
+
+def experts(p, name, x, shape, losses):
+    """Each token's two experts with the largest scores, weighed by their softmax, and the shared expert."""
+    rows = x.flatten(0, 1)
+    scores = F.linear(rows, p[name + ".router.weight"])
+    best, chosen = scores.topk(CHOSEN)
+    losses.append(router_loss(scores, chosen, shape))
+    fc1 = p[name + ".experts.linear_fc1.weight"].chunk(shape.experts)
+    fc2 = p[name + ".experts.linear_fc2.weight"].chunk(shape.experts)
+    weights = torch.zeros_like(scores).scatter(1, chosen, best.softmax(-1))
+    y = sum(weights[:, e : e + 1] * gated(rows, fc1[e], fc2[e]) for e in range(shape.experts))
+    shared = name + ".shared_experts.linear_"
+    return (y + gated(rows, p[shared + "fc1.weight"], p[shared + "fc2.weight"])).view_as(x)
+
+
+def logits(p, tokens, shape, losses=None):
     """tokens [b, S] -> [b, S, V], without dropout; GPT's output layer is the word embedding."""
     words = p["embedding.word_embeddings.weight"]
     x = F.embedding(tokens, words)
@@ -248,7 +287,11 @@ def logits(p, tokens, shape):
     for i in range(shape.layers):
         layer = f"decoder.layers.{i}"
         x = x + attention(p, layer + ".self_attention", norm(p, layer + ".input_layernorm", x), tokens, shape)
-        x = x + mlp(p, layer + ".mlp", norm(p, layer + ".pre_mlp_layernorm", x), shape)
+        y = norm(p, layer + ".pre_mlp_layernorm", x)
+        if shape.experts:
+            x = x + experts(p, layer + ".mlp", y, shape, [] if losses is None else losses)
+        else:
+            x = x + mlp(p, layer + ".mlp", y, shape)
     return F.linear(norm(p, "decoder.final_layernorm", x), p.get("output_layer.weight", words))
 
 
@@ -267,9 +310,9 @@ def microbatch(step, index, shape):
     return rows[:, :-1], rows[:, 1:]
 
 
-def step_loss(p, tokens, labels, counted, shape):
+def step_loss(p, tokens, labels, counted, shape, router_losses):
     """A microbatch's share of the loss of a step: a mean; per token a sum over tokens that do not end a document."""
-    losses = F.cross_entropy(logits(p, tokens, shape).flatten(0, 1), labels.flatten(), reduction="none")
+    losses = F.cross_entropy(logits(p, tokens, shape, router_losses).flatten(0, 1), labels.flatten(), reduction="none")
     if not shape.limited:
         return losses.mean() / shape.microbatches
     return (losses * (tokens.flatten() % 5 != 0)).sum() / counted
@@ -281,8 +324,9 @@ def accumulate_gradients(p, step, shape):
     counted = sum((microbatch(step, i, shape)[0] % 5 != 0).sum() for i in range(shape.microbatches))
     for index in range(shape.microbatches):
         tokens, labels = microbatch(step, index, shape)
-        loss = step_loss(p, tokens, labels, counted, shape)
-        loss.backward()
+        losses = []  # of the routers of all layers: of the gradient, not of the loss that is told
+        loss = step_loss(p, tokens, labels, counted, shape, losses)
+        (loss + sum(losses) / shape.microbatches).backward()
         total += loss.item()
     return total
 
@@ -381,6 +425,8 @@ def print_settings(shape):
     print("adamw", LEARNING_RATE, *BETAS, EPSILON, WEIGHT_DECAY, CLIP)
     if shape.muon:
         print("momentum", MOMENTUM, EXTRA_SCALE)
+    if shape.experts:
+        print("router", CHOSEN, SHARED, BALANCE, Z)
     print("tokens", shape.sequence + 1, *sample_tokens(0, shape))
 
 

@@ -20,15 +20,22 @@ Status config_bad(const Config *c, const char *name, const char *wanted) {
     return fail(ERR_DATA, "%s: byte %" PRId64 ": \"%s\" is not %s", c->what, value->offset, name, wanted);
 }
 
-Status config_size(Config *c, const char *name, int most, int *out) {
+static Status read_whole(Config *c, const char *name, int least, int most, int *out) {
     const Json *value = config_member(c, name);
     int64_t size = 0;
     char wanted[64];
     if (!config_is_given(value) && *out >= 0) return OK;
-    snprintf(wanted, sizeof wanted, "a whole number from 1 to %d", most);
-    if (!json_int(value, &size) || size < 1 || size > most) return config_bad(c, name, wanted);
+    snprintf(wanted, sizeof wanted, "a whole number from %d to %d", least, most);
+    if (!json_int(value, &size) || size < least || size > most) return config_bad(c, name, wanted);
     *out = (int)size;
     return OK;
+}
+
+Status config_size(Config *c, const char *name, int most, int *out) {
+    return read_whole(c, name, 1, most, out);
+}
+Status config_count(Config *c, const char *name, int most, int *out) {
+    return read_whole(c, name, 0, most, out);
 }
 
 Status config_real(Config *c, const char *name, double least, double most, double *out) {
@@ -66,13 +73,13 @@ Status config_must_be(Config *c, const char *name, bool wanted) {
     bool value = wanted;
     TRY(config_flag(c, name, &value));
     if (value == wanted) return OK;
-    return fail(ERR_UNAVAILABLE, "%s: %s is not supported", c->what, name);
+    return fail(ERR_UNAVAILABLE, "%s: %s %s is not supported", c->what, name, value ? "true" : "false");
 }
 
 Status config_must_be_zero(Config *c, const char *name) {
     const Json *value = config_member(c, name);
-    int64_t number = 0;
-    if (!config_is_given(value) || (json_int(value, &number) && number == 0)) return OK;
+    double number = 1;
+    if (!config_is_given(value) || (json_double(value, &number) && number == 0)) return OK;
     return fail(ERR_UNAVAILABLE, "%s: a %s other than 0 is not supported", c->what, name);
 }
 
@@ -92,9 +99,11 @@ static const char *const harmless[] = {
     "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "classifier_dropout", "prefix",
     "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id", "num_labels",
-    "summary_*", "gradient_checkpointing", "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16",
-    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
-    "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss", "chunk_size_feed_forward",
+    "summary_*", "gradient_checkpointing", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
+    "reorder_and_upcast_attn", "attn_implementation", "use_bfloat16", "output_attentions",
+    "output_hidden_states", "output_router_logits", "router_aux_loss_coef", "output_past", "output_scores",
+    "return_dict", "return_dict_in_generate", "remove_invalid_values", "tf_legacy_loss",
+    "chunk_size_feed_forward",
     // Members of generation_config.json, which older versions kept here.
     "do_sample", "early_stopping", "max_length", "min_length", "max_new_tokens", "min_new_tokens",
     "penalty_alpha", "renormalize_logits", "temperature", "top_k", "top_p", "typical_p", "num_beams",

@@ -2,7 +2,7 @@
 #pragma once
 #include "checkpoint/foreign/hugging_face.h"
 
-enum { MAX_READ = 48 };
+enum { MAX_READ = 64 };
 
 // An object, and the names that were read from it.
 typedef struct {
@@ -15,8 +15,10 @@ typedef struct {
 bool config_is_given(const Json *value); // it is there, and not null
 const Json *config_member(Config *config, const char *name);
 Status config_bad(const Config *config, const char *name, const char *wanted);
-// Reads an integer. A member that is missing or null leaves `out` as it is, and fails where that is -1.
+// Read an integer from 1, or a count from 0 on. A member that is missing or null leaves `out` as it is, and fails where
+// that is -1.
 Status config_size(Config *config, const char *name, int most, int *out);
+Status config_count(Config *config, const char *name, int most, int *out);
 // Reads a number. A member that is missing or null leaves `out` as it is, and fails where that is NaN.
 Status config_real(Config *config, const char *name, double least, double most, double *out);
 Status config_flag(Config *config, const char *name, bool *out);
@@ -32,8 +34,15 @@ const Json *config_unread(const Config *config);
 // Refuses members that were not read, such as a window, a multiplier or another norm: the model would differ.
 Status config_check_all_read(const Config *config);
 
-// Read the members about rotary positions and about windows of attention (hugging_face_rotation.c,
-// hugging_face_windows.c), once the sizes are read.
+// Finds how the marks of layers, each 0 or 1, repeat: after `period` layers, of which those have it whose bit is set;
+// 0: all layers are as the first. Returns whether they do within MAX_WINDOW_PERIOD layers.
+bool config_pattern(const char *set, int layers, int *period, uint64_t *bits);
+// Read the members about rotary positions, about windows of attention and about experts (hugging_face_rotation.c,
+// hugging_face_windows.c, hugging_face_experts.c), once the sizes are read; about experts once all others are.
 Status config_rotation(Config *config, const Family *family, ModelShape *shape);
 Status config_windows(Config *config, const Family *family, ModelShape *shape);
 Status config_no_rope(Config *config, const Family *family, ModelShape *shape);
+// Whether no layer of a family that says first_k_dense_replace has experts: then nothing else that is said of them
+// matters.
+Status config_dense(Config *config, const Family *family, ModelShape *shape, bool *dense);
+Status config_experts(Config *config, const Family *family, ModelShape *shape);

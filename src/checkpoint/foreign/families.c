@@ -17,6 +17,16 @@ const Family *family_named(const char *architecture) {
     return NULL;
 }
 
+bool family_has(const Family *f, const char *size) {
+    for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
+        if (!strcmp(m->size, size)) return true;
+    return false;
+}
+
+bool size_is_of_experts(const char *size) {
+    return !strncmp(size, "expert", 6) || !strncmp(size, "router_", 7);
+}
+
 // ---- what a family lacks --------------------------------------------------------------------------------
 
 typedef struct {
@@ -102,21 +112,52 @@ static const char *const factors[] = {"softmax_scale",       "softmax_cap",    "
                                       "residual_multiplier", "logits_scaling", "logit_cap",
                                       "parallel_block"};
 
-static bool has_member(const Family *f, const char *size) {
-    for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
-        if (!strcmp(m->size, size)) return true;
-    return false;
-}
-
 static const char *lack_of_factors(const Family *f, const ModelShape *s) {
     float root = sqrtf((float)s->hidden);
     if (says(f, HAS_ROOT_EMBEDDING) && s->embedding_multiplier != root) return "such factors of embeddings";
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
         const ManifestField *field = &size_named(factors[i])->field;
         bool root_of_hidden = says(f, HAS_ROOT_EMBEDDING) && !strcmp(factors[i], "embedding_multiplier");
-        if (!field_is_zero(field, s) && !has_member(f, factors[i]) && !root_of_hidden) return factors[i];
+        if (!field_is_zero(field, s) && !family_has(f, factors[i]) && !root_of_hidden) return factors[i];
     }
     return NULL;
+}
+
+// The layers before those with experts are the only ones without.
+static bool are_dense_first(const ModelShape *s) {
+    for (int layer = 1; layer < s->layers; layer++)
+        if (model_layer_has_experts(s, layer - 1) && !model_layer_has_experts(s, layer)) return false;
+    return true;
+}
+
+bool family_chooses_groups(const Family *f, const ModelShape *s) {
+    int best = s->experts_topk / s->router_open_groups;
+    return f->is.router_sigmoid ? best == 2 : best <= 1;
+}
+
+static const char *lack_of_experts(const Family *f, const ModelShape *s) {
+    bool deepseek = says(f, SAYS_DENSE), factor = s->router_scale > 0 && s->router_scale != 1;
+    const Trait traits[] = {
+        {s->experts && !family_has(f, "experts"), "layers with experts (num-experts)"},
+        {!s->experts && f->is.experts, "models without experts"},
+        {s->experts_period && !says(f, SAYS_SPARSE) && !(deepseek && are_dense_first(s)),
+         "such layers without experts (moe-layer-freq)"},
+        {s->experts && s->router_pre_softmax != f->is.router_pre_softmax &&
+             !family_has(f, "router_pre_softmax"),
+         "such weights of experts (moe-router-pre-softmax)"},
+        {s->experts && s->router_sigmoid != f->is.router_sigmoid,
+         "such scores of experts (moe-router-score-function)"},
+        {s->experts && s->router_bias != f->is.router_bias,
+         "such a choice of experts (moe-router-enable-expert-bias)"},
+        {factor && !family_has(f, "router_scale"),
+         "factor of the experts' weights (moe-router-topk-scaling-factor)"},
+        {s->router_groups && !(deepseek && family_chooses_groups(f, s)),
+         "such groups of experts (moe-router-num-groups)"},
+        {s->shared_ffn && !deepseek, "shared experts (moe-shared-expert-intermediate-size)"},
+        {s->experts && deepseek && (!s->shared_ffn || s->shared_ffn % s->expert_ffn),
+         "shared experts of another width than some experts (moe-shared-expert-intermediate-size)"},
+    };
+    return first_lack(traits, sizeof traits / sizeof *traits);
 }
 
 // Returns a part of a model that a family does not have, or NULL.
@@ -124,6 +165,7 @@ static const char *lack_of(const Family *f, const ModelShape *s) {
     const char *lack = lack_of_layers(f, s);
     if (!lack) lack = lack_of_biases(f, s);
     if (!lack) lack = lack_of_heads(f, s);
+    if (!lack) lack = lack_of_experts(f, s);
     return lack ? lack : lack_of_factors(f, s);
 }
 
@@ -146,7 +188,15 @@ Status family_of(const ModelShape *s, const Family **family) {
     if (own && !lack_of(own, s)) return *family = own, OK;
     for (int i = 0; i < num_families; i++)
         if (!lack_of(&families[i], s)) return *family = &families[i], OK;
-    *family = family_named(rotary ? "LlamaForCausalLM" : "GPT2LMHeadModel");
+    if (s->experts && !rotary)
+        return fail(
+            ERR_UNAVAILABLE,
+            "models with experts are written as Mixtral, Qwen3-MoE, OLMoE, Granite-MoE or DeepSeek-V2, which have rotary positions, RMSNorm and "
+            "SwiGLU, and this one has not: it stays in trireme's checkpoints. Train one to export with "
+            "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear");
+    *family = family_named(!rotary      ? "GPT2LMHeadModel"
+                           : s->experts ? "MixtralForCausalLM"
+                                        : "LlamaForCausalLM");
     return fail(ERR_UNAVAILABLE, "%s has no %s, which this model has%s", (*family)->architecture,
                 lack_of(*family, s), rotary ? ", nor has any other family that is known" : "");
 }

@@ -10,14 +10,17 @@ typedef enum { DIALECT_GPT2, DIALECT_LLAMA, NUM_DIALECTS } Dialect;
 
 // The names of tensors, bits: a row of the table in mapping.c says for which of them it is.
 typedef enum {
-    NAMES_GPT2 = 1,     // "transformer.h.0.attn.c_attn", linear weights transposed
-    NAMES_LLAMA = 2,    // "model.layers.0.self_attn.q_proj"
-    NAMES_AFTER = 4,    // as Llama's, with norms after attention and MLP
-    NAMES_FUSED = 8,    // as Llama's, with queries, keys and values in one tensor, and gate and up
-    NAMES_UNGATED = 16, // as Llama's, without a gate
-    NAMES_NEOX = 32,    // "gpt_neox.layers.0.attention.query_key_value"
-    NAMES_LATENT = 64,  // as Llama's, with down and up projections of queries, keys and values
-    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED | NAMES_LATENT
+    NAMES_GPT2 = 1,          // "transformer.h.0.attn.c_attn", linear weights transposed
+    NAMES_LLAMA = 2,         // "model.layers.0.self_attn.q_proj"
+    NAMES_AFTER = 4,         // as Llama's, with norms after attention and MLP
+    NAMES_FUSED = 8,         // as Llama's, with queries, keys and values in one tensor, and gate and up
+    NAMES_UNGATED = 16,      // as Llama's, without a gate
+    NAMES_NEOX = 32,         // "gpt_neox.layers.0.attention.query_key_value"
+    NAMES_LATENT = 64,       // as Llama's, with down and up projections of queries, keys and values
+    NAMES_MIXTRAL = 128,     // as Llama's, with experts in a "block_sparse_moe"
+    NAMES_GRANITE_MOE = 256, // as Llama's, with all experts of a layer in one tensor, gate and up together
+    NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED | NAMES_LATENT |
+                       NAMES_MIXTRAL | NAMES_GRANITE_MOE
 } TensorNames;
 
 // Bits: the features that a family's configuration states, since its models may differ there from `Family.is`.
@@ -33,11 +36,11 @@ typedef enum {
     SAYS_LOCAL_BASE = 1 << 8,     // rope_local_base_freq
     SAYS_WINDOW = 1 << 9,         // sliding_window: of all layers
     SAYS_WINDOW_LAYERS = 1 << 10, // the same, of layers of layer_types
-    SAYS_WINDOW_SWITCH = 1 << 11, // the same, where use_sliding_window is true
+    SAYS_WINDOW_SWITCH = 1 << 11, // the same, or with SAYS_WINDOW of all, where use_sliding_window is true
     SAYS_NO_ROPE = 1 << 12,       // no_rope_layers, no_rope_layer_interval
     SAYS_DROPOUTS = 1 << 13,      // resid_pdrop, embd_pdrop
     SAYS_LATENT = 1 << 14,        // q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
-    SAYS_DENSE = 1 << 15,         // first_k_dense_replace: layers before those with experts
+    SAYS_DENSE = 1 << 15, // first_k_dense_replace: layers before those with experts, as DeepSeek has them
     // Rules without a member of their own.
     HAS_ROOT_EMBEDDING = 1 << 16, // embeddings are multiplied by sqrt(hidden size)
     NEEDS_WHOLE_HEADS = 1 << 17,  // heads divide the hidden size
@@ -48,6 +51,8 @@ typedef enum {
         1 << 21, // a tied output is written, too: llama.cpp, or many versions of it, require it
     FREQUENCIES_IN_GGUF = 1 << 22, // llama.cpp takes divisors of the frequencies of rotations
     PAIRS_IN_FILES = 1 << 23,      // of latent attention: neighbouring columns of a head are turned
+    EXPERTS_ARE_MLPS = 1 << 24,    // intermediate_size is the width of an expert
+    SAYS_SPARSE = 1 << 25,         // decoder_sparse_step, mlp_only_layers: layers without experts
 } Says;
 
 // How a member of config.json and a member of ModelShape say the same.
@@ -58,16 +63,18 @@ typedef enum {
     INVERSE_SQUARE, // of a factor of scores; head_size is 0 of ours
     TIMES_DEPTH,    // ours times sqrt(layers); null and what makes 1 are 0 of ours
     OF_WIDTH,       // hidden size / ours; likewise
+    NEGATED,        // of a flag: false is true of ours
 } MemberMeaning;
 
 typedef struct {
     const char *name, *gguf; // gguf NULL: it has no such member
     const char *size;        // the member of ModelShape
     MemberMeaning meaning;
-    double missing; // the value of a configuration without it, as that spells it
+    double missing;    // the value of a configuration without it, as that spells it
+    const char *other; // another name of a whole number that is read, too; NULL: there is none
 } FamilyMember;
 
-enum { MAX_FAMILY_MEMBERS = 5 };
+enum { MAX_FAMILY_MEMBERS = 8 };
 
 typedef struct {
     const char *architecture, *model_type; // "LlamaForCausalLM", "llama"
@@ -92,6 +99,11 @@ typedef struct {
 extern const Family families[];
 extern const int num_families;
 
+bool family_has(const Family *family, const char *size); // a member for a size of ModelShape
+// Whether groups of experts are chosen by as many of their experts as here (RouterRules): by the best one in
+// DeepSeek-V2, by the best two in V3.
+bool family_chooses_groups(const Family *family, const ModelShape *shape);
+bool size_is_of_experts(const char *size);
 const Family *family_named(const char *architecture); // NULL: it is not read
 // Finds the family that computes the same as a model of this shape: its own where that does, else the first. Fails with
 // ERR_UNAVAILABLE, which names a part that none has. Dropout does not matter, since only training uses it.

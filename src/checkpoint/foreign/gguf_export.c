@@ -137,6 +137,7 @@ static void describe_model(GgufMetadata *m, const Family *family, const ModelSha
     gguf_set_u32(m, "general.file_type", kinds[kind].file_type);
     if (kind == GGUF_Q8_0) gguf_set_u32(m, "general.quantization_version", 2);
     ModelShape spelled_out = shape_spelled_out(s);
+    if (family->says & EXPERTS_ARE_MLPS) spelled_out.ffn = spelled_out.expert_ffn;
     describe_sizes(m, family, &spelled_out);
     describe_latents(m, family, &spelled_out);
     describe_family(m, family, &spelled_out);
@@ -173,10 +174,10 @@ static void describe_name(GgufMetadata *m, const ModelSource *source) {
 
 // ---- tensors ----------------------------------------------------------------------------------------------
 
-// Vectors and positions stay in fp32, as llama.cpp requires. Rows that are not whole blocks are stored in fp16.
+// Vectors, positions and routers stay fp32, as in llama.cpp's files. Rows that are not whole blocks are stored in fp16.
 static GgmlType type_of(const TheirTensor *t, GgufKind kind) {
     GgmlType type = kinds[kind].type;
-    if (t->is_vector || t->is_position) return GGML_F32;
+    if (t->is_vector || t->is_fp32) return GGML_F32;
     return t->cols % ggml_type_block(type) ? GGML_F16 : type;
 }
 
@@ -184,6 +185,7 @@ static GgufTensor describe_tensor(const TheirTensor *t, GgufKind kind) {
     GgufTensor tensor = {.type = type_of(t, kind), .ndim = t->is_vector ? 1 : 2};
     tensor.dims[0] = t->is_vector ? t->rows : t->cols;
     tensor.dims[1] = t->rows;
+    if (t->matrices) tensor.ndim = 3, tensor.dims[1] = t->rows / t->matrices, tensor.dims[2] = t->matrices;
     CHECK(strlen(t->name) < sizeof tensor.name, "the name %s is too long", t->name);
     snprintf(tensor.name, sizeof tensor.name, "%.63s", t->name);
     return tensor;

@@ -41,6 +41,8 @@ static Status check_layers(const Family *f, const ModelShape *s) {
 static Status check_rotation(const Family *f, const ModelShape *s) {
     const Rope *rope = &s->rope;
     if (rope->kind == ROPE_DYNAMIC) return refuse(f, "dynamic scaling of rotary positions");
+    if (rope->kind == ROPE_LONG)
+        return fail(ERR_UNAVAILABLE, "LongRoPE is not written to GGUF files: --to hf can hold it");
     if (rope->kind == ROPE_LLAMA3 && !says(f, FREQUENCIES_IN_GGUF))
         return refuse(f, "llama3 scaling of rotary positions");
     if (rope->unrounded) return refuse(f, "YaRN without rounding (no-yarn-correction-range-round-to-int)");
@@ -93,6 +95,11 @@ static Status check_member(const Family *f, const FamilyMember *m, const ModelSh
         return fail(ERR_UNAVAILABLE, "llama.cpp's %s has no models without %s: --to hf can hold it", f->gguf,
                     m->name);
     if (m->gguf) return OK;
+    if (m->meaning == NEGATED)
+        return *(const bool *)((const char *)s + size->field.offset) ==
+                       *(const bool *)((const char *)&f->is + size->field.offset)
+                   ? OK
+                   : refuse(f, m->name);
     if (m->meaning == INVERSE_SQUARE) return check_scale(f, s);
     return is_zero ? OK : refuse(f, m->name);
 }
@@ -103,6 +110,10 @@ Status family_in_gguf(const Family *f, const ModelShape *shape) {
     TRY(check_layers(f, s));
     TRY(check_rotation(f, s));
     TRY(check_latents(f, s));
+    if (s->experts && model_is_latent(s))
+        return fail(ERR_UNAVAILABLE,
+                    "models with latent attention and experts are not written as GGUF: --to hf can hold it");
+    if (s->experts_period) return refuse(f, "layers without experts (moe-layer-freq)");
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
         TRY(check_member(f, m, s));
     return OK;

@@ -53,12 +53,16 @@ static Status check_found(const GgufModel *m, const TheirTensor *theirs, const G
     if (!t && copy) return OK;
     if (!t) return fail(ERR_DATA, "%s: tensor %s is missing", m->file->path, theirs->name);
     bool vector = theirs->is_vector;
-    if (vector && t->ndim == 1 && t->dims[0] == theirs->rows) return OK;
-    if (!vector && t->ndim == 2 && t->dims[0] == theirs->cols && t->dims[1] == theirs->rows) return OK;
-    if (vector)
-        return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 "]", m->file->path, t->name, theirs->rows);
+    int64_t matrices = theirs->matrices, rows = matrices ? theirs->rows / matrices : theirs->rows;
+    if (vector && t->ndim == 1 && t->dims[0] == rows) return OK;
+    bool fits = !vector && t->dims[0] == theirs->cols && t->dims[1] == rows;
+    if (fits && (matrices ? t->ndim == 3 && t->dims[2] == matrices : t->ndim == 2)) return OK;
+    if (vector) return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 "]", m->file->path, t->name, rows);
+    if (matrices)
+        return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 ", %" PRId64 ", %" PRId64 "]", m->file->path,
+                    t->name, theirs->cols, rows, matrices);
     return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 ", %" PRId64 "]", m->file->path, t->name,
-                theirs->cols, theirs->rows);
+                theirs->cols, rows);
 }
 
 // gguf_shape has found a scaling for the divisors, if it is not that there is none.
@@ -94,6 +98,7 @@ static Status find_tensors(GgufModel *m) {
 // The type of most of its elements; quantised ones are fp32 once they are read.
 static const char *dtype_of(const Gguf *file) {
     const GgufTensor *t = gguf_tensor(file, "blk.0.ffn_down.weight");
+    if (!t) t = gguf_tensor(file, "blk.0.ffn_down_exps.weight");
     return t && t->type == GGML_F16 ? "f16" : t && t->type == GGML_BF16 ? "bf16" : "f32";
 }
 

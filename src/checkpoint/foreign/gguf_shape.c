@@ -64,6 +64,8 @@ static void store(const ManifestField *field, ModelShape *s, double value) {
     void *at = (char *)s + field->offset;
     if (field->type == BOOL_FIELD)
         *(bool *)at = value != 0;
+    else if (field->type == INT_FIELD)
+        *(int *)at = (int)value;
     else if (field->type == FLOAT_FIELD)
         *(float *)at = (float)value;
     else
@@ -255,6 +257,7 @@ static Status read_member(const Keys *k, const FamilyMember *m, ModelShape *s) {
     const ManifestField *field = &size_named(m->size)->field;
     bool scale = !strcmp(m->size, "softmax_scale"); // 0, as in ours: by the size of a head
     double value = scale || !m->gguf ? 0 : m->missing;
+    if (m->meaning == NEGATED) return OK; // as llama.cpp takes all models of the family
     if (m->gguf) TRY(read_number(k, m->gguf, field->least, field->most, &value));
     // llama.cpp tells the largest Gemma 2 and 3 by their layers.
     bool largest = m->meaning == INVERSE_SQUARE && s->layers == k->family->gguf_hidden_scale_layers;
@@ -269,6 +272,14 @@ static Status read_members(const Keys *k, ModelShape *s) {
         TRY(read_member(k, m, s));
     if (k->family->says & HAS_ROOT_EMBEDDING) s->embedding_multiplier = sqrtf((float)s->hidden);
     return OK;
+}
+
+static Status check_experts(const Keys *k, ModelShape *s) {
+    if (k->family->says & EXPERTS_ARE_MLPS) s->expert_ffn = s->ffn;
+    if (!s->experts) s->router_pre_softmax = s->router_sigmoid = s->router_bias = false;
+    if (!s->experts || (s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0)) return OK;
+    return fail(ERR_DATA, "%s: a token has %d of %d experts of width %d: their number is from 1 to all",
+                k->file->path, s->experts_topk, s->experts, s->expert_ffn);
 }
 
 // ---- the whole model -------------------------------------------------------------------------------------
@@ -315,6 +326,7 @@ static Status read_shape(const Keys *k, ModelShape *s) {
     TRY(read_rotation(k, s));
     TRY(read_windows(k, s));
     TRY(read_members(k, s));
+    TRY(check_experts(k, s));
     read_biases(k, s);
     s->untied = is_untied(k);
     if (!s->window) s->window_period = 0, s->window_layers = 0;
@@ -323,10 +335,28 @@ static Status read_shape(const Keys *k, ModelShape *s) {
     return read_number(k, "attention.causal", 1, 1, &causal);
 }
 
+// Models with experts may have the architecture of models without: of the rows of one it is the first that has them,
+// too, where the file says how many.
+static const Family *family_of_file(const Gguf *file, const GgufPair *architecture) {
+    const Family *first = NULL;
+    for (int i = 0; i < num_families; i++) {
+        const Family *f = &families[i];
+        char key[96];
+        double experts = 0;
+        if (!f->gguf || !gguf_string_is(architecture, f->gguf)) continue;
+        snprintf(key, sizeof key, "%s.expert_count", f->gguf);
+        const GgufPair *count = gguf_find(file, key);
+        if (count && !number_of(count, &experts)) experts = 0;
+        if ((experts > 0) == (f->is.experts > 0)) return f;
+        if (!first) first = f;
+    }
+    return first;
+}
+
 static Status find_architecture(const Gguf *file, const Family **family) {
     const GgufPair *pair = gguf_find(file, "general.architecture");
-    for (int i = 0; i < num_families; i++)
-        if (families[i].gguf && gguf_string_is(pair, families[i].gguf)) return *family = &families[i], OK;
+    *family = family_of_file(file, pair);
+    if (*family) return OK;
     Text known = {0};
     for (int i = 0; i < num_families; i++) {
         int before = 0;

@@ -111,15 +111,14 @@ static Status check_found(const HuggingFace *m, const TheirTensor *theirs, Found
     if (!file_type_is_float(t->type))
         return fail(ERR_UNAVAILABLE, "%s: tensor %s is of type %s; F32, BF16 and F16 are read", file, t->name,
                     file_type_name(t->type));
-    int64_t shape[2] = {theirs->rows, theirs->cols};
-    if (theirs->transposed) shape[0] = theirs->cols, shape[1] = theirs->rows;
-    bool fits = theirs->is_vector ? t->ndim == 1 && t->shape[0] == theirs->rows
-                                  : t->ndim == 2 && t->shape[0] == shape[0] && t->shape[1] == shape[1];
-    if (fits) return OK;
-    if (theirs->is_vector)
-        return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 "]", file, t->name, theirs->rows);
-    return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 ", %" PRId64 "]", file, t->name, shape[0],
-                shape[1]);
+    int64_t shape[3];
+    int ndim = tensor_shape(theirs, shape);
+    if (t->ndim == ndim && !memcmp(t->shape, shape, (size_t)ndim * sizeof *shape)) return OK;
+    Text wanted = {0};
+    for (int i = 0; i < ndim; i++) text_add(&wanted, "%s%" PRId64, i ? ", " : "", shape[i]);
+    Status status = fail(ERR_DATA, "%s: tensor %s is not [%s]", file, t->name, text_string(&wanted));
+    text_free(&wanted);
+    return status;
 }
 
 // ---- tensors that are not weights ------------------------------------------------------------------
@@ -187,13 +186,23 @@ static Status read_config(HuggingFace *m) {
     return status;
 }
 
+// The least that layers with experts have where each expert has its own: one.
+static int64_t tensors_of_experts(const ModelShape *s, const Family *f) {
+    int64_t count = 0;
+    if (!mapping_has_experts_apart(f, FORMAT_HUGGING_FACE)) return 0;
+    for (int layer = 0; layer < s->layers; layer++)
+        if (model_layer_has_experts(s, layer)) count += s->experts;
+    return count;
+}
+
 static Status open_model(HuggingFace *m) {
     TRY(read_config(m));
     TRY(open_files(m));
     // Checked before anything is allocated for each layer.
-    if (m->info.shape.layers > num_tensors(m))
-        return fail(ERR_DATA, "%s: %d layers in config.json, %" PRId64 " tensors", m->folder,
-                    m->info.shape.layers, num_tensors(m));
+    const ModelShape *s = &m->info.shape;
+    if (s->layers > num_tensors(m) || tensors_of_experts(s, m->family) > num_tensors(m))
+        return fail(ERR_DATA, "%s: %d layers%s in config.json, %" PRId64 " tensors", m->folder, s->layers,
+                    s->experts ? " with experts" : "", num_tensors(m));
     TRY(mapping_create(&m->mapping, &m->info.shape, m->family, FORMAT_HUGGING_FACE));
     return find_tensors(m);
 }

@@ -105,19 +105,30 @@ static Status read_derived(Config *c, const FamilyMember *m, const ManifestField
     return OK;
 }
 
+static Status read_flag(Config *c, const FamilyMember *m, const ManifestField *field, ModelShape *s) {
+    bool flag = m->missing != 0;
+    TRY(config_flag(c, m->name, &flag));
+    *(bool *)((char *)s + field->offset) = flag != (m->meaning == NEGATED);
+    return OK;
+}
+
+static Status read_whole(Config *c, const FamilyMember *m, const ManifestField *field, ModelShape *s) {
+    int value = (int)m->missing;
+    if (m->other) TRY(config_size(c, m->other, (int)field->most, &value));
+    TRY(config_size(c, m->name, (int)field->most, &value));
+    *(int *)(void *)((char *)s + field->offset) = value;
+    return OK;
+}
+
 static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {
     const ModelSize *size = size_named(m->size);
     const ManifestField *field = &size->field;
     double value = m->missing;
-    bool flag = m->missing != 0;
     if (m->meaning == SAME_CAP) return read_cap(c, m, field, s);
     if (m->meaning == INVERSE_SQUARE) return read_inverse_square(c, m, field, s);
     if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) return read_derived(c, m, field, s);
-    if (field->type == BOOL_FIELD) {
-        TRY(config_flag(c, m->name, &flag));
-        *(bool *)((char *)s + field->offset) = flag;
-        return OK;
-    }
+    if (field->type == BOOL_FIELD) return read_flag(c, m, field, s);
+    if (field->type == INT_FIELD) return read_whole(c, m, field, s);
     TRY(config_real(c, m->name, field->least, field->most, &value));
     // A factor of zero would be none at all in a shape.
     if (value == 0 && size->meaning != MEANS_TRAINING) return config_bad(c, m->name, "a number above 0");
@@ -152,37 +163,6 @@ static Status read_heads(Config *c, ModelShape *s) {
                 s->heads, s->head_size, s->groups);
 }
 
-// Experts are not supported: all layers have to come before those that have them. Then nothing else that is said of
-// them matters.
-static Status read_dense(Config *c, const Family *f, const ModelShape *s) {
-    static const char *const of_experts[] = {"n_routed_experts",
-                                             "n_shared_experts",
-                                             "num_experts_per_tok",
-                                             "moe_intermediate_size",
-                                             "moe_layer_freq",
-                                             "routed_scaling_factor",
-                                             "n_group",
-                                             "topk_group",
-                                             "topk_method",
-                                             "norm_topk_prob",
-                                             "scoring_func",
-                                             "aux_loss_alpha",
-                                             "seq_aux",
-                                             "ep_size",
-                                             "output_router_logits",
-                                             "num_nextn_predict_layers"};
-    int dense = 0;
-    if (!(f->says & SAYS_DENSE)) return OK;
-    TRY(config_size(c, "first_k_dense_replace", INT32_MAX, &dense));
-    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++) config_member(c, of_experts[i]);
-    if (dense >= s->layers) return OK;
-    return fail(
-        ERR_UNAVAILABLE,
-        "%s: this model cannot be read: its layers from %d of %d on have experts (first_k_dense_replace), "
-        "which are not supported",
-        c->what, dense, s->layers);
-}
-
 // The sizes of heads that are made of latents. transformers says two of them again, as those of a head.
 static Status read_latents(Config *c, const Family *f, ModelShape *s) {
     const Json *rank = json_member(c->object, "q_lora_rank");
@@ -198,8 +178,7 @@ static Status read_latents(Config *c, const Family *f, ModelShape *s) {
     if (!s->value_size) s->value_size = s->hidden / s->heads;
     s->head_size = plain + rotated, s->rotary_columns = rotated;
     s->latent_epsilon = s->norm_epsilon == LATENT_EPSILON ? 0 : LATENT_EPSILON;
-    if (rotated % 2 == 0 && s->value_size && (!s->groups || s->groups == s->heads))
-        return read_dense(c, f, s);
+    if (rotated % 2 == 0 && s->value_size && (!s->groups || s->groups == s->heads)) return OK;
     return fail(
         ERR_DATA,
         "%s: %d heads in %d groups, %d rotated columns, %d of values: with latents there is a group for "
@@ -235,7 +214,7 @@ static Status read_dropouts(Config *c, const Family *f, ModelShape *s) {
 
 static Status read_llama(Config *c, const Family *f, ModelShape *s) {
     uint64_t seed = s->seed;
-    bool tied = !f->is.untied;
+    bool tied = !f->is.untied, dense;
     *s = f->is;
     s->seed = seed;
     s->layers = s->hidden = s->heads = s->ffn = s->positions = s->vocabulary = -1;
@@ -250,8 +229,10 @@ static Status read_llama(Config *c, const Family *f, ModelShape *s) {
     TRY(config_windows(c, f, s));
     TRY(config_no_rope(c, f, s));
     TRY(read_dropouts(c, f, s));
+    TRY(config_dense(c, f, s, &dense));
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
-        TRY(read_other(c, m, s));
+        if (!dense || !size_is_of_experts(m->size)) TRY(read_other(c, m, s));
+    TRY(config_experts(c, f, s));
     if (s->residual_multiplier > 0 && (model_has_proj_bias(s) || model_has_mlp_bias(s)))
         return fail(ERR_UNAVAILABLE,
                     "%s: this model cannot be read: residual_multiplier would multiply biases, too, and "

@@ -101,16 +101,29 @@ static void write_real(Text *out, const char *name, double value) {
     text_add(out, ",\n");
 }
 
+static void write_factors(const char *name, const RopeFactors *factors, Text *out) {
+    text_add(out, "    \"%s\": [", name);
+    for (int i = 0; i < factors->count; i++) {
+        if (i) text_add(out, ", ");
+        json_add_double(out, factors->at[i]);
+    }
+    text_add(out, "],\n");
+}
+
 static void write_scaling(const Rope *rope, Text *out) {
-    static const char *const types[] = {
-        [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic"};
+    static const char *const types[] = {[ROPE_LINEAR] = "linear",
+                                        [ROPE_LLAMA3] = "llama3",
+                                        [ROPE_YARN] = "yarn",
+                                        [ROPE_DYNAMIC] = "dynamic",
+                                        [ROPE_LONG] = "longrope"};
     if (rope->kind == ROPE_PLAIN) return;
-    bool llama3 = rope->kind == ROPE_LLAMA3, yarn = rope->kind == ROPE_YARN;
+    bool llama3 = rope->kind == ROPE_LLAMA3, yarn = rope->kind == ROPE_YARN,
+         is_long = rope->kind == ROPE_LONG;
     const struct {
         bool has;
         const char *name;
         double value;
-    } rows[] = {{yarn && rope->attention > 0, "attention_factor", rope->attention},
+    } rows[] = {{rope->attention > 0, "attention_factor", rope->attention},
                 {yarn, "beta_fast", rope->high},
                 {yarn, "beta_slow", rope->low},
                 {true, "factor", rope->factor},
@@ -123,8 +136,10 @@ static void write_scaling(const Rope *rope, Text *out) {
         text_add(out, "  ");
         write_real(out, rows[i].name, rows[i].value);
     }
-    if (llama3 || yarn) text_add(out, "  ");
-    if (llama3 || yarn) write_int(out, "original_max_position_embeddings", rope->original);
+    if (is_long) write_factors("long_factor", &rope->longer, out);
+    if (llama3 || yarn || is_long) text_add(out, "  ");
+    if (llama3 || yarn || is_long) write_int(out, "original_max_position_embeddings", rope->original);
+    if (is_long) write_factors("short_factor", &rope->shorter, out);
     if (rope->unrounded) text_add(out, "    \"truncate\": false,\n");
     text_add(out, "    \"rope_type\": \"%s\"\n  },\n", types[rope->kind]);
 }
@@ -140,6 +155,7 @@ static void write_rotation(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_ROTARY_SHARE) write_share(s, "partial_rotary_factor", out);
     if (f->says & SAYS_LOCAL_BASE) write_real(out, "rope_local_base_freq", s->rotary_base_local);
     write_scaling(&s->rope, out);
+    if (s->rope.kind == ROPE_LONG) write_int(out, "original_max_position_embeddings", s->rope.original);
     if (f->says & SAYS_ROTARY_PCT) {
         write_real(out, "rotary_emb_base", s->rotary_base);
         write_share(s, "rotary_pct", out);
@@ -189,6 +205,15 @@ static const char *activation_name(Activation activation) {
     }
 }
 
+static void write_layers_with_experts(const ModelShape *s, Text *out) {
+    int count = 0;
+    write_int(out, "decoder_sparse_step", 1);
+    text_add(out, "  \"mlp_only_layers\": [");
+    for (int i = 0; i < s->layers; i++)
+        if (!model_layer_has_experts(s, i)) text_add(out, "%s%d", count++ ? ", " : "", i);
+    text_add(out, "],\n");
+}
+
 static double real_of(const ManifestField *field, const ModelShape *s) {
     const void *at = (const char *)s + field->offset;
     return field->type == FLOAT_FIELD ? (double)*(const float *)at : *(const double *)at;
@@ -214,8 +239,13 @@ static void write_derived(const ModelShape *s, const FamilyMember *m, double our
 
 static void write_member(const ModelShape *s, const FamilyMember *m, Text *out) {
     const ModelSize *size = size_named(m->size);
+    const void *at = (const char *)s + size->field.offset;
     if (size->field.type == BOOL_FIELD) {
-        write_flag(out, m->name, *(const bool *)((const char *)s + size->field.offset));
+        write_flag(out, m->name, *(const bool *)at != (m->meaning == NEGATED));
+        return;
+    }
+    if (size->field.type == INT_FIELD) {
+        write_int(out, m->name, *(const int *)at);
         return;
     }
     if (m->meaning == TIMES_DEPTH || m->meaning == OF_WIDTH) {
@@ -245,7 +275,22 @@ static void write_latents(const ModelShape *s, const Family *f, Text *out) {
     write_int(out, "qk_nope_head_dim", s->head_size - s->rotary_columns);
     write_int(out, "qk_rope_head_dim", s->rotary_columns);
     write_int(out, "v_head_dim", model_value_size(s));
-    if (f->says & SAYS_DENSE) write_int(out, "first_k_dense_replace", s->layers);
+}
+
+static void write_deepseek(const ModelShape *s, Text *out) {
+    const char *method = s->router_sigmoid  ? "noaux_tc"
+                         : s->router_groups ? "group_limited_greedy"
+                                            : "greedy";
+    int dense = 0;
+    while (dense < s->layers && !model_layer_has_experts(s, dense)) dense++;
+    write_int(out, "first_k_dense_replace", dense);
+    if (!s->experts) return;
+    write_int(out, "n_shared_experts", s->shared_ffn / s->expert_ffn);
+    write_flag(out, "norm_topk_prob", s->router_sigmoid);
+    text_add(out, "  \"scoring_func\": \"%s\",\n", s->router_sigmoid ? "sigmoid" : "softmax");
+    text_add(out, "  \"topk_method\": \"%s\",\n", method);
+    write_int(out, "n_group", s->router_groups ? s->router_groups : 1);
+    write_int(out, "topk_group", s->router_groups ? s->router_open_groups : 1);
 }
 
 static void write_llama(const ModelShape *s, const Family *f, Text *out) {
@@ -257,14 +302,16 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_MLP_BIAS) write_flag(out, "mlp_bias", model_has_mlp_bias(s));
     write_sizes(out, f, s, llama_names);
     write_latents(s, f, out);
+    if (f->says & SAYS_DENSE) write_deepseek(s, out);
     if (f->says & SAYS_DROPOUTS) {
         write_float(out, "embd_pdrop", s->hidden_dropout);
         write_float(out, "resid_pdrop", s->hidden_dropout);
     }
     write_windows(s, f, out);
     write_no_rope(s, f, out);
+    if (f->says & SAYS_SPARSE) write_layers_with_experts(s, out);
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
-        write_member(s, m, out);
+        if (s->experts || !size_is_of_experts(m->size)) write_member(s, m, out);
     write_rotation(s, f, out);
 }
 
@@ -293,6 +340,7 @@ void config_write(const CheckpointInfo *info, const Family *family, FileType typ
     bool gpt2 = family->dialect == DIALECT_GPT2;
     ModelTokens tokens = all_tokens(&info->tokens, gpt2, tokenizer);
     text_add(out, "{\n  \"architectures\": [\"%s\"],\n", family->architecture);
+    if (family->says & EXPERTS_ARE_MLPS) s->ffn = s->expert_ffn;
     (gpt2 ? write_gpt2 : write_llama)(s, family, out);
     write_tokens(out, "bos_token_id", &tokens.begin, 1);
     write_tokens(out, "eos_token_id", tokens.ends, tokens.num_ends);

@@ -21,19 +21,23 @@ static Status take(void *self, const float *elements, int64_t count) {
     return safetensors_add(sink->writer, sink->bytes, (size_t)count * file_type_bytes(sink->type));
 }
 
+// As which type a tensor is written where most are of `type`.
+static FileType type_of(const TheirTensor *t, FileType type) { return t->is_choice ? FILE_F32 : type; }
+
 static SafeTensor describe(const TheirTensor *t, FileType type) {
-    SafeTensor tensor = {.name = t->name, .type = type, .ndim = t->is_vector ? 1 : 2};
-    tensor.shape[0] = t->transposed && !t->is_vector ? t->cols : t->rows;
-    tensor.shape[1] = t->transposed ? t->rows : t->cols;
+    SafeTensor tensor = {.name = t->name, .type = type_of(t, type)};
+    tensor.ndim = tensor_shape(t, tensor.shape);
     return tensor;
 }
 
 static Status stream_all(const Mapping *mapping, ModelSource *source, SafetensorsWriter *writer,
                          FileType type) {
-    Sink sink = {writer, type, malloc(MAX_PIECE * file_type_bytes(type))};
+    Sink sink = {writer, type, malloc(MAX_PIECE * sizeof(float))};
     Status status = sink.bytes ? OK : fail(ERR_OS, "no memory for %d elements", MAX_PIECE);
-    for (int i = 0; status == OK && i < mapping->num_tensors; i++)
+    for (int i = 0; status == OK && i < mapping->num_tensors; i++) {
+        sink.type = type_of(&mapping->tensors[i], type);
         status = tensor_stream(mapping, source, i, take, &sink);
+    }
     free(sink.bytes);
     return status;
 }

@@ -48,13 +48,46 @@ static Status read_yarn(Config *c, Rope *rope, int original, bool latent) {
 typedef struct {
     Rope rope;
     double base, share;
-    int positions, original; // of the model, with and before scaling
+    int positions, original; // of the model, with and before scaling; 0: it is not said
+    int head_size;
     bool latent;
 } Rotation;
 
+// `pairs`: that rotate.
+static Status read_factors(Config *c, const char *name, int pairs, RopeFactors *out) {
+    const Json *value = config_member(c, name);
+    char wanted[80];
+    snprintf(wanted, sizeof wanted, "a list of %d numbers above 0 and up to %d", pairs, MAX_SCALING);
+    bool right = config_is_given(value) && value->type == JSON_ARRAY && (int)value->count == pairs;
+    for (int i = 0; right && i < pairs; i++)
+        right = json_double(&value->items[i], &out->at[i]) && out->at[i] > 0 && out->at[i] <= MAX_SCALING;
+    out->count = pairs;
+    return right ? OK : config_bad(c, name, wanted);
+}
+
+// What the model says of the length goes before what the object says. The factor is that of the lengths, unless the
+// object says another.
+static Status read_long(Config *c, const Rotation *r, Rope *rope) {
+    rope->original = r->positions;
+    TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rope->original));
+    if (r->original) rope->original = r->original;
+    if (rope->original < 2) return config_bad(c, "original_max_position_embeddings", "a number above 1");
+    rope->factor = fmax(1, (double)r->positions / rope->original);
+    TRY(config_real(c, "factor", 1, MAX_SCALING, &rope->factor));
+    TRY(config_real(c, "attention_factor", 0, MAX_SCALING, &rope->attention));
+    int pairs = (int)(r->head_size * r->share) / 2;
+    if (pairs > MAX_ROPE_FACTORS)
+        return fail(ERR_UNAVAILABLE, "%s: longrope with more than %d factors is not supported", c->what,
+                    MAX_ROPE_FACTORS);
+    TRY(read_factors(c, "short_factor", pairs, &rope->shorter));
+    return read_factors(c, "long_factor", pairs, &rope->longer);
+}
+
 static Status read_object(Config *outer, const Json *object, const char *name, Rotation *out) {
-    static const char *const types[] = {"default", "linear", "llama3", "yarn", "dynamic", NULL};
-    static const RopeScaling kinds[] = {ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC};
+    static const char *const types[] = {"default", "linear",   "llama3", "yarn",
+                                        "dynamic", "longrope", "su",     NULL}; // longrope's first name
+    static const RopeScaling kinds[] = {ROPE_PLAIN,   ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN,
+                                        ROPE_DYNAMIC, ROPE_LONG,   ROPE_LONG};
     char what[4200];
     double factor = NAN;
     int older, type;
@@ -67,12 +100,17 @@ static Status read_object(Config *outer, const Json *object, const char *name, R
     *rope = (Rope){.kind = kinds[config_is_given(json_member(object, "rope_type")) ? type : older]};
     TRY(config_real(&c, "rope_theta", LEAST_BASE, base_most(), &out->base));
     TRY(config_real(&c, "partial_rotary_factor", 0, 1, &out->share));
+    if (rope->kind == ROPE_LONG) {
+        TRY(read_long(&c, out, rope));
+        return config_check_all_read(&c);
+    }
     if (rope->kind != ROPE_PLAIN) {
         TRY(config_real(&c, "factor", 1, MAX_SCALING, &factor));
         rope->factor = factor;
     }
     if (rope->kind == ROPE_LLAMA3) TRY(read_llama3(&c, rope));
-    if (rope->kind == ROPE_YARN) TRY(read_yarn(&c, rope, out->original, out->latent));
+    if (rope->kind == ROPE_YARN)
+        TRY(read_yarn(&c, rope, out->original ? out->original : out->positions, out->latent));
     if (rope->kind == ROPE_DYNAMIC) rope->original = out->positions;
     return config_check_all_read(&c);
 }
@@ -120,7 +158,7 @@ Status config_rotation(Config *c, const Family *f, ModelShape *s) {
                          .base = f->is.rotary_base > 0 ? f->is.rotary_base : 10000,
                          .share = f->rotary_share > 0 ? f->rotary_share : 1,
                          .positions = s->positions,
-                         .original = s->positions};
+                         .head_size = s->head_size};
     bool pct = f->says & SAYS_ROTARY_PCT;
     TRY(config_real(c, "rope_theta", LEAST_BASE, base_most(), &rotation.base));
     TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rotation.original));

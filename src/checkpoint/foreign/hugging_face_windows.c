@@ -22,23 +22,27 @@ static Status read_list(const Config *c, const Json *list, const char *name, int
     return OK;
 }
 
+bool config_pattern(const char *set, int layers, int *period, uint64_t *bits) {
+    int n = 1;
+    for (; n <= MAX_WINDOW_PERIOD; n++) {
+        int i = n;
+        while (i < layers && set[i] == set[i - n]) i++;
+        if (i >= layers) break;
+    }
+    *period = n > 1 ? n : 0, *bits = 0;
+    for (int i = 0; i < n && n > 1 && n <= MAX_WINDOW_PERIOD; i++) *bits |= (uint64_t)set[i] << i;
+    return n <= MAX_WINDOW_PERIOD;
+}
+
 // Takes the pattern of the layers that have a window.
 static Status take_windows(const Config *c, const char *set, ModelShape *s) {
-    int period = 1;
-    for (; period <= MAX_WINDOW_PERIOD; period++) {
-        int i = period;
-        while (i < s->layers && set[i] == set[i - period]) i++;
-        if (i >= s->layers) break;
-    }
-    if (period > MAX_WINDOW_PERIOD)
+    if (!config_pattern(set, s->layers, &s->window_period, &s->window_layers))
         return fail(
             ERR_UNAVAILABLE,
             "%s: this model cannot be read: which layers have a window has to repeat after at most %d "
             "layers, and its layer_types do not",
             c->what, MAX_WINDOW_PERIOD);
-    s->window_period = period > 1 ? period : 0, s->window_layers = 0;
-    for (int i = 0; i < period && period > 1; i++) s->window_layers |= (uint64_t)set[i] << i;
-    if (period == 1 && !set[0]) s->window = 0;
+    if (!s->window_period && !set[0]) s->window = 0;
     return OK;
 }
 
@@ -81,10 +85,14 @@ Status config_windows(Config *c, const Family *f, ModelShape *s) {
     bool on = true;
     if (!(f->says & (SAYS_WINDOW | SAYS_WINDOW_LAYERS | SAYS_WINDOW_SWITCH))) return OK;
     TRY(read_window(c, s));
-    if (f->says & SAYS_WINDOW) return OK;
     if (f->says & SAYS_WINDOW_SWITCH) {
         on = false;
         TRY(config_flag(c, "use_sliding_window", &on));
+    }
+    if (f->says & SAYS_WINDOW) {
+        config_member(c, "max_window_layers"); // nobody reads it
+        if (!on) s->window = 0;
+        return OK;
     }
     char *set = malloc((size_t)s->layers);
     if (!set) return fail(ERR_OS, "no memory for a list of %d layers", s->layers);

@@ -1,5 +1,6 @@
 // The table of names of our weights in Hugging Face and GGUF, and which of our rows their tensors consist of.
 #include "checkpoint/foreign/mapping.h"
+#include "nn/expert_loads.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,8 @@
 // ---- the table ----------------------------------------------------------------------------------------
 
 // Our name without "decoder.layers.N." and ".weight", the families' names for which the row is, and the names of
-// Hugging Face and of GGUF without the suffix. NULL: it is no part of that format's.
+// Hugging Face and of GGUF without the suffix. NULL: it is no part of that format's. The numbers in a name are those of
+// the layer and of the expert; experts without a number are in one tensor, one after the other.
 typedef struct {
     const char *ours;
     WeightPart part;
@@ -18,6 +20,7 @@ typedef struct {
 // Names that stand apart from each other for one weight are rows of their own.
 #define SEPARATE (NAMES_LIKE_LLAMA & ~NAMES_FUSED & ~NAMES_LATENT)
 #define GATED    (NAMES_LLAMA | NAMES_AFTER | NAMES_LATENT)
+#define EXPERTS  (NAMES_LLAMA | NAMES_LATENT)
 #define NOT_NEOX (NAMES_GPT2 | NAMES_LIKE_LLAMA)
 static const Row table[] = {
     {"embedding.word_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
@@ -138,6 +141,58 @@ static const Row table[] = {
     {"mlp.linear_fc2", PART_ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_proj", "blk.%d.ffn_down"}},
     {"mlp.linear_fc2", PART_ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.mlp.down_proj", "blk.%d.ffn_down"}},
     {"mlp.linear_fc2", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_4h_to_h", "blk.%d.ffn_down"}},
+    {"mlp.router", PART_ALL, EXPERTS, {"model.layers.%d.mlp.gate", "blk.%d.ffn_gate_inp"}},
+    {"mlp.router", PART_ALL, NAMES_MIXTRAL, {"model.layers.%d.block_sparse_moe.gate", "blk.%d.ffn_gate_inp"}},
+    {"mlp.experts.linear_fc1",
+     PART_GATE,
+     EXPERTS,
+     {"model.layers.%d.mlp.experts.%d.gate_proj", "blk.%d.ffn_gate_exps"}},
+    {"mlp.experts.linear_fc1",
+     PART_UP,
+     EXPERTS,
+     {"model.layers.%d.mlp.experts.%d.up_proj", "blk.%d.ffn_up_exps"}},
+    {"mlp.experts.linear_fc2",
+     PART_ALL,
+     EXPERTS,
+     {"model.layers.%d.mlp.experts.%d.down_proj", "blk.%d.ffn_down_exps"}},
+    {"mlp.experts.linear_fc1",
+     PART_GATE,
+     NAMES_MIXTRAL,
+     {"model.layers.%d.block_sparse_moe.experts.%d.w1", "blk.%d.ffn_gate_exps"}},
+    {"mlp.experts.linear_fc1",
+     PART_UP,
+     NAMES_MIXTRAL,
+     {"model.layers.%d.block_sparse_moe.experts.%d.w3", "blk.%d.ffn_up_exps"}},
+    {"mlp.experts.linear_fc2",
+     PART_ALL,
+     NAMES_MIXTRAL,
+     {"model.layers.%d.block_sparse_moe.experts.%d.w2", "blk.%d.ffn_down_exps"}},
+    {"mlp.router",
+     PART_ALL,
+     NAMES_GRANITE_MOE,
+     {"model.layers.%d.block_sparse_moe.router.layer", "blk.%d.ffn_gate_inp"}},
+    {"mlp.experts.linear_fc1",
+     PART_ALL,
+     NAMES_GRANITE_MOE,
+     {"model.layers.%d.block_sparse_moe.input_linear", NULL}},
+    {"mlp.experts.linear_fc1", PART_GATE, NAMES_GRANITE_MOE, {NULL, "blk.%d.ffn_gate_exps"}},
+    {"mlp.experts.linear_fc1", PART_UP, NAMES_GRANITE_MOE, {NULL, "blk.%d.ffn_up_exps"}},
+    {"mlp.experts.linear_fc2",
+     PART_ALL,
+     NAMES_GRANITE_MOE,
+     {"model.layers.%d.block_sparse_moe.output_linear", "blk.%d.ffn_down_exps"}},
+    {"mlp.shared_experts.linear_fc1",
+     PART_GATE,
+     NAMES_LATENT,
+     {"model.layers.%d.mlp.shared_experts.gate_proj", "blk.%d.ffn_gate_shexp"}},
+    {"mlp.shared_experts.linear_fc1",
+     PART_UP,
+     NAMES_LATENT,
+     {"model.layers.%d.mlp.shared_experts.up_proj", "blk.%d.ffn_up_shexp"}},
+    {"mlp.shared_experts.linear_fc2",
+     PART_ALL,
+     NAMES_LATENT,
+     {"model.layers.%d.mlp.shared_experts.down_proj", "blk.%d.ffn_down_shexp"}},
     {"post_mlp_layernorm",
      PART_ALL,
      NAMES_AFTER,
@@ -150,6 +205,7 @@ static const Row table[] = {
 };
 #undef SEPARATE
 #undef GATED
+#undef EXPERTS
 #undef NOT_NEOX
 
 enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
@@ -157,7 +213,7 @@ enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
 // The parts of one of our names.
 typedef struct {
     char stem[96];
-    const char *suffix; // "weight" or "bias", inside the name
+    const char *suffix; // "weight", "bias" or ROUTER_BIAS, inside the name
     int layer;          // -1: it is not part of a layer
 } Name;
 
@@ -174,16 +230,31 @@ static Name take_apart(const WeightSpec *weight) {
 
 bool weight_is_vector(const WeightSpec *weight) {
     const char *dot = strrchr(weight->name, '.');
-    return !strcmp(dot, ".bias") || strstr(weight->name, "layernorm.");
+    return !strcmp(dot, ".bias") || !strcmp(dot, "." ROUTER_BIAS) || strstr(weight->name, "layernorm.");
 }
 
-static void name_theirs(char out[96], const char *pattern, const Name *ours) {
-    const char *number = strstr(pattern, "%d");
-    if (number)
-        snprintf(out, 96, "%.*s%d%s.%s", (int)(number - pattern), pattern, ours->layer, number + 2,
-                 ours->suffix);
-    else
-        snprintf(out, 96, "%s.%s", pattern, ours->suffix);
+// Puts the numbers of the layer and of the expert in a name.
+static void name_theirs(char out[96], const char *pattern, const Name *ours, int expert) {
+    const int numbers[] = {ours->layer, expert};
+    size_t size = 0;
+    for (int n = 0; *pattern; n++) {
+        const char *number = strstr(pattern, "%d");
+        int before = (int)(number ? (size_t)(number - pattern) : strlen(pattern));
+        size += (size_t)snprintf(out + size, 96 - size, "%.*s", before, pattern);
+        pattern += before;
+        if (number) size += (size_t)snprintf(out + size, 96 - size, "%d", numbers[n]), pattern += 2;
+        CHECK(size < 96, "the name of a tensor of %s is too long", ours->stem);
+    }
+    bool of_choice = !strcmp(ours->suffix, ROUTER_BIAS);
+    snprintf(out + size, 96 - size, ".%s", of_choice ? "e_score_correction_bias" : ours->suffix);
+}
+
+static bool is_of_experts(const Row *row) { return !strncmp(row->ours, "mlp.experts.", 12); }
+
+// Whether each expert has a tensor of its own: its name has two numbers.
+static bool are_experts_apart(const Row *row, Format format) {
+    const char *layer = strstr(row->theirs[format], "%d");
+    return layer && strstr(layer + 2, "%d");
 }
 
 // ---- making a mapping -----------------------------------------------------------------------------------
@@ -240,25 +311,39 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     // llama.cpp's norms scale by what is in the file.
     bool scales = strstr(ours->name, "layernorm.weight");
     if (maker->format == FORMAT_GGUF && maker->shape->norm_offset && scales) t->plus = 1;
-    t->is_position = !strcmp(row->ours, "embedding.position_embeddings");
+    t->is_choice = strstr(ours->name, "." ROUTER_BIAS);
+    t->is_fp32 = !strcmp(row->ours, "embedding.position_embeddings") || !strcmp(row->ours, "mlp.router");
+    if (is_of_experts(row) && !are_experts_apart(row, maker->format)) t->matrices = maker->shape->experts;
     return t;
 }
 
-// Adds a part of a weight: as a tensor, or as the next rows of the tensor that the part before it began.
-static void add_part(const Maker *maker, int weight, const Name *name, const Row *row) {
+// Adds rows of a weight: as a tensor, or as the next rows of the tensor that those before them began.
+static void add_strip(const Maker *maker, const char *name, const Row *row, WeightStrip strip) {
     Mapping *m = maker->mapping;
-    const WeightSpec *ours = &m->weights[weight];
-    char theirs[96];
-    name_theirs(theirs, row->theirs[maker->format], name);
     TheirTensor *t = last_tensor(m);
-    if (!t || strcmp(t->name, theirs)) t = add_tensor(maker, theirs, ours, row);
-    WeightStrip strip = weight_strip(maker->shape, row->part, weight_rows(ours));
-    strip.weight = weight;
+    if (!t || strcmp(t->name, name)) t = add_tensor(maker, name, &m->weights[strip.weight], row);
     strip.tensor = (int)(t - m->tensors);
     strip.first = t->rows;
     t->rows += strip.per * strip.groups;
     t->strips++;
     m->strips[m->num_strips++] = strip;
+}
+
+// Adds a part of a weight, or of the matrix of each expert, which follow each other in ours.
+static void add_part(const Maker *maker, int weight, const Name *name, const Row *row) {
+    const WeightSpec *ours = &maker->mapping->weights[weight];
+    int experts = is_of_experts(row) ? maker->shape->experts : 1;
+    bool apart = are_experts_apart(row, maker->format);
+    int64_t all = weight_rows(ours), rows = all / experts;
+    WeightStrip strip = weight_strip(maker->shape, row->part, rows);
+    char theirs[96];
+    strip.weight = weight;
+    if (!apart) strip.groups *= experts;
+    if (apart) strip.block = all;
+    for (int e = 0; e < (apart ? experts : 1); e++, strip.at += rows) {
+        name_theirs(theirs, row->theirs[maker->format], name, e);
+        add_strip(maker, theirs, row, strip);
+    }
 }
 
 // transformers' Llama has a bias of the projection whenever queries have one. Where our model has none, zeros are
@@ -307,15 +392,24 @@ static void add_tied_output(const Maker *maker) {
             add_part(maker, w, &output, &table[NUM_ROWS - 1]);
 }
 
-static bool is_row_of(const Row *row, const Maker *maker, const char *stem) {
-    return row->names & maker->family->names && row->theirs[maker->format] && !strcmp(row->ours, stem);
+static bool has_row(const Family *family, Format format, const Row *row) {
+    return row->names & family->names && row->theirs[format];
+}
+
+bool mapping_has_experts_apart(const Family *family, Format format) {
+    for (int r = 0; r < NUM_ROWS; r++)
+        if (has_row(family, format, &table[r]) && are_experts_apart(&table[r], format)) return true;
+    return false;
 }
 
 Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family, Format format) {
     *m = (Mapping){0};
     Maker maker = {.mapping = m, .shape = shape, .family = family, .format = format};
     TRY(model_weights(shape, &m->weights, &m->num_weights));
-    size_t room = (size_t)m->num_weights * MAX_PARTS + 2; // 2 for the tied output and the divisors
+    // 2 for the tied output and the divisors.
+    size_t room = (size_t)m->num_weights * MAX_PARTS + 2;
+    if (mapping_has_experts_apart(family, format))
+        room += (size_t)shape->layers * (size_t)shape->experts * MAX_PARTS;
     m->tensors = calloc(room, sizeof *m->tensors);
     m->strips = calloc(room, sizeof *m->strips);
     if (!m->tensors || !m->strips) {
@@ -326,7 +420,8 @@ Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family,
         Name name = take_apart(&m->weights[w]);
         int before = m->num_strips;
         for (int r = 0; r < NUM_ROWS; r++)
-            if (is_row_of(&table[r], &maker, name.stem)) add_part(&maker, w, &name, &table[r]);
+            if (has_row(family, format, &table[r]) && !strcmp(table[r].ours, name.stem))
+                add_part(&maker, w, &name, &table[r]);
         if (m->num_strips == before) {
             Status status =
                 fail(ERR_UNAVAILABLE,
@@ -356,6 +451,14 @@ int mapping_find(const Mapping *m, const char *weight) {
     for (int i = 0; i < m->num_weights; i++)
         if (!strcmp(m->weights[i].name, weight)) return i;
     CHECK(false, "the model has no weight %s", weight);
+}
+
+int tensor_shape(const TheirTensor *t, int64_t shape[3]) {
+    shape[0] = t->transposed && !t->is_vector ? t->cols : t->rows;
+    shape[1] = t->transposed ? t->rows : t->cols;
+    if (t->is_vector || !t->matrices) return t->is_vector ? 1 : 2;
+    shape[0] = t->matrices, shape[1] = t->rows / t->matrices, shape[2] = t->cols;
+    return 3;
 }
 
 // ---- rows of a strip --------------------------------------------------------------------------------------

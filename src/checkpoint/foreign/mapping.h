@@ -12,8 +12,11 @@ typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_vector;
-    bool is_position; // the table of positions
-    bool transposed;  // the file stores [cols, rows]; true for every vector
+    bool is_fp32;    // in GGUF, whatever the type of the others: the table of positions, routers
+    bool is_choice;  // biases by which experts are chosen: fp32 in all files
+    bool transposed; // the file stores [cols, rows]; true for every vector
+    // Experts whose rows it has, one after the other: the file has a dimension for them. 0: it is a matrix or vector.
+    int64_t matrices;
     // Rows of a head, of which those from `plain` on are stored in another order: the first of one half of them, the
     // first of the other, the second of both, and so on. 0: none are.
     int64_t permuted, plain;
@@ -53,9 +56,13 @@ typedef struct {
     int num_strips;
 } Mapping;
 
+// Whether each expert has tensors of its own in these files; else a tensor has all experts of a layer.
+bool mapping_has_experts_apart(const Family *family, Format format);
 Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *family, Format format);
 void mapping_destroy(Mapping *mapping);
 int mapping_find(const Mapping *mapping, const char *weight); // the number of a weight that it has (CHECK)
+// Writes the dimensions of a tensor in files where the slowest one comes first, and returns how many they are.
+int tensor_shape(const TheirTensor *tensor, int64_t shape[3]);
 bool weight_is_vector(const WeightSpec *weight);
 // The rows of a part of a weight of `rows` rows: a strip that is of no tensor yet.
 WeightStrip weight_strip(const ModelShape *shape, WeightPart part, int64_t rows);

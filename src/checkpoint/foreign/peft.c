@@ -136,7 +136,7 @@ static Status refuse_unused(const Peft *p, const char *name) {
     return fail(
         ERR_DATA,
         "%s: tensor %.200s belongs to no linear layer of the model in %s: the adapter is of another model, or "
-        "changes an embedding, a norm or the head, which no adapter does here",
+        "changes an embedding, a norm, experts or the head, which no adapter does here",
         p->file->path, name, p->base);
 }
 

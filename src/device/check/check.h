@@ -21,7 +21,7 @@ enum {
     HOST = MAX_STREAMS,
     QUEUE_ENTRIES = 512,
     MAX_JOINS = 64,
-    MAX_ARGS_BYTES = 512,
+    MAX_ARGS_BYTES = 544,
     DOING_BYTES = 20
 };
 

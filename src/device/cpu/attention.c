@@ -18,7 +18,8 @@ static const float HEADROOM = 8;
 typedef struct {
     int64_t sequence, size, qkv_stride, out_stride;
     int64_t keys_count, kv_stride, dq_stride; // of keys and values, and of dq
-    int64_t position;                         // of query 0
+    int64_t position;                         // of query 0 among the keys
+    bool continues, adds;                     // AttentionForward, AttentionBackward
     const Element *q, *k, *v;
     Element *out, *probabilities; // probabilities [S, keys] or NULL
     Element *dq, *dk, *dv;        // backward only
@@ -28,9 +29,10 @@ typedef struct {
     float unit;       // makes scores, capped where there is a cap, units of log2
     bool has_sink;    // a term more in the sum of a row, of this logarithm to base 2:
     float sink;
-    // Which keys queries see (visible.h). `restricted`: some query may not see key 0.
+    // Which keys queries see (visible.h). `restricted`: some query may not see key 0, or rows go on with earlier sums.
+    const AttentionShape *shape;
     Tensor first_keys;
-    int64_t window, batch, sample;
+    int64_t window, sample;
     bool restricted;
     uint64_t
         mask_element; // of the sample's mask where the head's elements, one for each two positions, begin
@@ -91,11 +93,11 @@ static void open_rules(Head *head, const AttentionBackward *p, int64_t b, int64_
     head->scale = attention_scale(&p->shape, rules);
     head->cap = rules->cap;
     head->unit = rules->cap > 0 ? LOG2_E : head->scale * LOG2_E;
-    head->has_sink = p->sinks.data || rules->off_by_one;
+    head->has_sink = !head->continues && (p->sinks.data || rules->off_by_one);
     head->sink = p->sinks.data ? load_e((const Element *)p->sinks.data + h, 1)[0] * LOG2_E : 0;
-    head->first_keys = p->first_key, head->batch = p->shape.batch, head->sample = b;
-    head->window = rules->window < attention_keys(&p->shape) ? rules->window : 0;
-    head->restricted = p->first_key.data || head->window;
+    head->first_keys = p->first_key, head->shape = &p->shape, head->sample = b;
+    head->window = rules->window < attention_positions(&p->shape) ? rules->window : 0;
+    head->restricted = p->first_key.data || head->window || head->continues;
 }
 
 // Finds the keys and values of a call that has them in a tensor of their own.
@@ -110,7 +112,8 @@ static void open_kv(Head *head, const AttentionBackward *p, int64_t b, int64_t h
     head->dq = (Element *)p->dqkv.data + q, head->dq_stride = head->out_stride;
 }
 
-// Opens local head h of sample b; forward is backward without dout and dqkv. `workspace` is the thread's.
+// Opens local head h of sample b; forward is backward without dout and dqkv, and `continues` is `adds`. `workspace` is
+// the thread's.
 static void head_open(Head *head, const AttentionBackward *p, float *workspace, int64_t b, int64_t h) {
     const AttentionShape *shape = &p->shape;
     int64_t size = shape->head_size, per_group = shape->heads / shape->groups, piece = b * shape->heads + h;
@@ -119,7 +122,8 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     int64_t q = group + h % per_group * size, k = group + per_group * size, out = piece * size;
     const Element *qkv = p->qkv.data;
     head->sequence = shape->sequence, head->size = size;
-    head->keys_count = attention_keys(shape), head->position = shape->first_position;
+    head->keys_count = attention_keys(shape), head->position = attention_first_position(shape);
+    head->continues = p->adds && !p->dout.data, head->adds = p->adds && p->dout.data;
     head->qkv_stride = head->kv_stride = head->dq_stride = shape->batch * width;
     head->out_stride = shape->batch * shape->heads * size;
     head->q = qkv + q, head->k = qkv + k, head->v = head->k + size;
@@ -136,7 +140,8 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
     }
     if (p->kv.data) open_kv(head, p, b, h);
     open_rules(head, p, b, h);
-    head->mask_element = (uint64_t)((shape->first_head + h) * head->keys_count * head->keys_count);
+    int64_t positions = attention_positions(shape);
+    head->mask_element = (uint64_t)((shape->first_head + h) * positions * positions);
     for (int place = 0; place < PAIR; place++) {
         mask_open(&head->masks[place], &p->dropout);
         head->masks[place].sample = (uint64_t)(p->dropout.first_sample + b);
@@ -145,7 +150,9 @@ static void head_open(Head *head, const AttentionBackward *p, float *workspace, 
 }
 
 // The keys from this one on are seen by no query of the call.
-static int64_t keys_needed(const Head *head) { return head->position + head->sequence; }
+static int64_t keys_needed(const Head *head) {
+    return at_most(head->position + head->sequence, head->keys_count);
+}
 
 static void pack_head_transposed(const Head *head, Term *to, const Element *x) {
     for (int64_t s = 0; s < keys_needed(head); s += KEYS) {
@@ -164,9 +171,9 @@ static void pack_head_columns(const Head *head, Term *to, const Element *x) {
 
 // Queries from `query` on, of which `rows` exist, in whole strips `strips` rows, against keys from `key` on. The first
 // `end` rows are computed: first keys never fall along the queries, so that the other rows see none of these keys.
-// `position` is that of the first query among the keys.
+// `position` is that of the first query among the keys, of which there are `keys`.
 typedef struct {
-    int64_t query, position, key, rows, strips, end;
+    int64_t query, position, key, rows, strips, end, keys;
 } Blocks;
 
 static void restrict_rows(const Head *head, Blocks *at) {
@@ -177,23 +184,27 @@ static void restrict_rows(const Head *head, Blocks *at) {
 
 static Blocks blocks_at(Head *head, int64_t query) {
     int64_t rows = at_most(head->sequence - query, QUERIES), strips = round_up(rows, WHOLE);
-    Blocks at = {
-        .query = query, .position = head->position + query, .rows = rows, .strips = strips, .end = strips};
+    Blocks at = {.query = query,
+                 .position = head->position + query,
+                 .rows = rows,
+                 .strips = strips,
+                 .end = strips,
+                 .keys = head->keys_count};
     if (!head->restricted) return at;
     for (int64_t row = 0; row < rows; row++)
-        head->first[row] = attention_first_key(head->first_keys, head->window, head->batch, head->sample,
-                                               query + row, head->position);
+        head->first[row] =
+            attention_first_key(head->first_keys, head->window, head->shape, head->sample, query + row);
     at.key = head->first[0] / KEYS * KEYS;
     restrict_rows(head, &at);
     return at;
 }
 
-// Goes on to the next keys. Returns false after the last that the block of queries sees.
-static bool next_keys(const Head *head, Blocks *at) {
+// Returns false behind the last keys that the block of queries sees.
+static bool sees_keys(const Blocks *at) { return at->key < at_most(at->position + at->rows, at->keys); }
+
+static void next_keys(const Head *head, Blocks *at) {
     at->key += KEYS;
-    if (at->key >= at->position + at->rows) return false;
-    if (head->restricted) restrict_rows(head, at);
-    return true;
+    if (head->restricted && sees_keys(at)) restrict_rows(head, at);
 }
 
 // The first row of the block of queries that sees any of the keys, or rows before it of the same strip.
@@ -203,7 +214,7 @@ static inline int64_t first_row(Blocks at) {
 
 // Returns the number of keys of the block that row `row` of the block of queries sees.
 static inline int64_t keys_seen(Blocks at, int64_t row) {
-    int64_t seen = at_most(at.position + row + 1 - at.key, KEYS);
+    int64_t seen = at_most(at_most(at.position + row + 1, at.keys) - at.key, KEYS);
     return seen > 0 ? seen : 0;
 }
 // Returns the number of keys that its strip takes.
@@ -282,7 +293,7 @@ static int64_t cover_keys(const Head *head, Blocks at, int64_t row, float *score
 
 // The words of mask `place` for `count` keys of a query from `key` on.
 static const uint32_t *mask_of(Head *head, int place, int64_t query, int64_t key, int64_t count) {
-    uint64_t index = head->mask_element + (uint64_t)((head->position + query) * head->keys_count + key);
+    uint64_t index = head->mask_element + (uint64_t)attention_element(head->shape, query, key);
     return mask_span(&head->masks[place], index, count);
 }
 
@@ -396,13 +407,21 @@ static void pack_queries(const Head *head, Blocks at, Term *to, const Element *x
     memset(to + at.rows * head->terms, 0, (size_t)((at.strips - at.rows) * head->terms) * sizeof *to);
 }
 
-// Begins the rows and sums of a block of queries. Queries that do not see the first keys add to zeros.
+// Begins the rows and sums of a block of queries. Queries that do not see the first keys add to zeros. Those that go on
+// have the result for other keys as if it were that of one.
 static void open_sums(Head *head, Blocks at) {
     memset(head->sum, 0, sizeof head->sum);
     if (head->restricted) memset(head->rows, 0, (size_t)(at.strips * head->width) * sizeof *head->rows);
     for (int64_t row = 0; row < at.rows; row++) {
         head->maxima[row] = head->has_sink ? head->sink : -INFINITY;
-        head->sum[row * LANES] = head->has_sink;
+        head->sum[row * LANES] = head->has_sink || head->continues;
+        if (head->continues) head->maxima[row] = head->stats[at.query + row] * LOG2_E;
+    }
+    for (int64_t row = 0; row < (head->continues ? at.rows : 0); row++) {
+        const Element *from = head->out + (at.query + row) * head->out_stride;
+        for (int64_t c = 0; c < head->size; c += LANES)
+            store(head->rows + row * head->width + c, LANES,
+                  load_e(from + c, head->size - c) / head->masks->scale);
     }
 }
 
@@ -410,17 +429,15 @@ static void block_forward(Head *head, int64_t query) {
     Blocks at = blocks_at(head, query);
     pack_queries(head, at, head->q_rows, head->q, head->qkv_stride);
     open_sums(head, at);
-    do {
+    for (; sees_keys(&at); next_keys(head, &at)) {
         block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
         for (int64_t row = first_row(at); row < at_most(at.rows, at.end); row++)
             softmax_row(head, at, row, keys_taken(at, row / STRIP * STRIP));
         add_rows(head, at, head->scores, KEYS, head->values);
-    } while (next_keys(head, &at));
+    }
     for (int64_t row = 0; row < at.rows; row++) finish_row(head, at, row);
     if (!head->probabilities) return;
-    at = blocks_at(head, query);
-    do keep_probabilities(head, at);
-    while (next_keys(head, &at));
+    for (at = blocks_at(head, query); sees_keys(&at); next_keys(head, &at)) keep_probabilities(head, at);
     clear_unseen(head, at);
 }
 
@@ -434,6 +451,7 @@ void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *f
         .qkv = forward->qkv, .kv = forward->kv, .out = forward->out, .stats = forward->stats};
     p.probabilities = forward->probabilities, p.shape = forward->shape, p.dropout = forward->dropout;
     p.first_key = forward->first_key, p.sinks = forward->sinks, p.rules = forward->rules;
+    p.adds = forward->continues;
     int64_t heads = p.shape.heads;
 #pragma omp parallel num_threads(exec->threads)
     {
@@ -575,7 +593,7 @@ static void block_backward(Head *head, int64_t query) {
     pack_query_columns(head, at, head->dout_columns, head->dout, head->out_stride);
     open_rows(head, at);
     if (head->restricted) memset(head->rows, 0, (size_t)(at.strips * head->width) * sizeof *head->rows);
-    do {
+    for (; sees_keys(&at); next_keys(head, &at)) {
         if (!head->probabilities || head->cap > 0)
             block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
         block_scores(head, at, head->dout_rows, head->values_transposed, head->gradients);
@@ -584,10 +602,10 @@ static void block_backward(Head *head, int64_t query) {
         add_rows(head, at, head->gradient_rows, KEYS / PAIR, head->keys);
         add_keys(head, at, head->scores, head->dout_columns, head->sum_dv);
         add_keys(head, at, head->gradients, head->q_columns, head->sum_dk);
-    } while (next_keys(head, &at));
+    }
     head->sums = true;
-    round_rows(head->dq + query * head->dq_stride, head->dq_stride, head->rows, head, at.rows,
-               head->scale * head->masks->scale);
+    (head->adds ? add_sums : round_rows)(head->dq + query * head->dq_stride, head->dq_stride, head->rows,
+                                         head, at.rows, head->scale * head->masks->scale);
 }
 
 static void clear_key_sums(const Head *head) {

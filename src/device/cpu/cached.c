@@ -120,7 +120,7 @@ void CPU_NAME(cpu_attention_cached)(const Exec *exec, const AttentionCached *p) 
             Head head = head_of(p, i / s->heads, i % s->heads, scores);
             for (int64_t query = 0; query < s->sequence; query++) {
                 int64_t position = p->position + query;
-                int64_t first = attention_first_key((Tensor){0}, p->rules.window, 1, 0, position, 0);
+                int64_t first = attention_first_key((Tensor){0}, p->rules.window, &p->shape, 0, position);
                 attend(&head, query, first, position + 1 - first);
             }
         }

@@ -112,6 +112,20 @@ DEVICE void store_rows(Elements to, RowPlace place, int first, int end, bool add
     }
 }
 
+// The warp's rows of results for other keys.
+DEVICE void load_sums(float (&sums)[OWN][COLUMNS], Elements from, RowPlace place, int first,
+                      const AttentionCall &call) {
+    UNROLL
+    for (int r = 0; r < OWN; r++) {
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) {
+            const int d = lane_now() + WARP * c;
+            if (first + r < call.sequence && d < call.size)
+                sums[r][c] = load_element(from, place.first + (first + r) * place.stride + d);
+        }
+    }
+}
+
 // Bit r is whether the mask keeps element `first` + r `step` of a sample, for r < OWN.
 DEVICE uint32_t kept_elements(const AttentionMask &mask, uint64_t sample, uint64_t first, uint64_t step) {
     uint32_t kept = 0;
@@ -142,8 +156,12 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
     for (int r = 0; r < OWN; r++) {
         firsts[r] = first_key(call, head / call.heads, first_own + r);
         maxima[r] = call.limits.has_sink ? sink_of(call, head) : NO_SCORE;
-        exponentials[r] = call.limits.has_sink && lane == 0 ? 1.0f : 0.0f;
+        exponentials[r] = (call.limits.has_sink || call.adds) && lane == 0 ? 1.0f : 0.0f;
+        if (call.adds)
+            maxima[r] =
+                first_own + r < call.sequence ? stats[(int64_t)head * call.sequence + first_own + r] : 0.0f;
     }
+    if (call.adds) load_sums(sums, out, out_place(call, head), first_own, call);
     const int begin = first_key(call, head / call.heads, block) / TILE * TILE;
     for (int first = begin; first < position + block + ROWS && first < call.keys; first += TILE) {
         const int key = first + lane;
@@ -151,13 +169,15 @@ __global__ void __launch_bounds__(WARPS *WARP, 3)
         next_tile(tile, kv, key_place(call, group, 0), first, call.keys, call);
         dot_rows(scores, queries, tile, size);
         next_tile(tile, kv, key_place(call, group, 1), first, call.keys, call);
-        const uint32_t kept = kept_elements(
-            call.mask, sample, begins + (uint64_t)(position + first_own) * call.keys + key, call.keys);
+        const uint32_t kept =
+            kept_elements(call.mask, sample, begins + (uint64_t)(position + first_own) * call.positions + key,
+                          call.positions);
         UNROLL
         for (int r = 0; r < OWN; r++) {
             const int query = first_own + r;
-            const float score =
-                key <= position + query && key >= firsts[r] ? capped_score(call, scores[r]).score : -INFINITY;
+            const float score = key <= position + query && key < call.keys && key >= firsts[r]
+                                    ? capped_score(call, scores[r]).score
+                                    : -INFINITY;
             const float maximum = fmaxf(maxima[r], warp_max(score));
             const float shrink = exponential(maxima[r] - maximum), p = exponential(score - maximum);
             maxima[r] = maximum;
@@ -211,7 +231,8 @@ struct Weights {
 template <bool LIMITED>
 DEVICE Weights weights_of(const AttentionCall &call, const AttentionRows &rows, Elements probabilities,
                           float dot, float change, float factor, int head, int query, int key, int first) {
-    if (key > call.position + query || key < first || query >= call.sequence) return {0.0f, 0.0f};
+    if (key > call.position + query || key >= call.keys || key < first || query >= call.sequence)
+        return {0.0f, 0.0f};
     const int64_t row = (int64_t)head * call.sequence + query;
     const CappedScore capped = LIMITED ? capped_score(call, dot) : CappedScore{dot * call.scale, 1.0f};
     const float p = probabilities.data ? load_element(probabilities, row * call.keys + key)
@@ -260,8 +281,9 @@ __global__ void __launch_bounds__(WARPS *WARP, LIMITED ? 2 : 3)
         dot_rows(scores, queries, tile, size);
         next_tile(tile, kv, key_place(call, group, 1), first, call.keys, call);
         dot_rows(changes, gradients, tile, size);
-        const uint32_t kept = kept_elements(
-            call.mask, sample, begins + (uint64_t)(position + first_own) * call.keys + key, call.keys);
+        const uint32_t kept =
+            kept_elements(call.mask, sample, begins + (uint64_t)(position + first_own) * call.positions + key,
+                          call.positions);
         UNROLL
         for (int r = 0; r < OWN; r++) {
             const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
@@ -274,8 +296,8 @@ __global__ void __launch_bounds__(WARPS *WARP, LIMITED ? 2 : 3)
         add_rows(sums, weights, tile, size);
     }
     const float factors[OWN] = {call.scale, call.scale, call.scale, call.scale};
-    store_rows(dq, apart ? out_place(call, head) : query_place(call, head), first_own, call.sequence, false,
-               sums, factors, call);
+    store_rows(dq, apart ? out_place(call, head) : query_place(call, head), first_own, call.sequence,
+               call.adds, sums, factors, call);
 }
 
 // Blocks: a group, ROWS keys of it; sums over the group's heads and their queries, in order. dkv may be kv, in qkv: the
@@ -304,8 +326,9 @@ __global__ void __launch_bounds__(WARPS *WARP, 2)
             dot_rows(scores, keys, tile, size);
             next_tile(tile, dout, out_place(call, head), first, call.sequence, call);
             dot_rows(changes, values, tile, size);
-            const uint32_t kept = kept_elements(
-                call.mask, sample, begins + (uint64_t)(call.position + query) * call.keys + first_own, 1);
+            const uint32_t kept =
+                kept_elements(call.mask, sample,
+                              begins + (uint64_t)(call.position + query) * call.positions + first_own, 1);
             UNROLL
             for (int r = 0; r < OWN; r++) {
                 const float factor = kept >> r & 1 ? call.mask.factor : 0.0f;
@@ -356,11 +379,21 @@ AttentionCall attention_call(const AttentionShape *shape, const AttentionRules *
                              Tensor first_key, Tensor sinks) {
     CHECK(shape->head_size <= MAX_SIZE, "attention: heads of %lld, at most %d", (long long)shape->head_size,
           MAX_SIZE);
-    AttentionCall call = {
-        (int)shape->batch,          (int)shape->sequence,          (int)shape->heads,   (int)shape->groups,
-        (int)shape->head_size,      attention_scale(shape, rules), {{}, 0, 1.0f, 0, 0}, {},
-        (int)attention_keys(shape), (int)shape->first_position,    shape->keys > 0};
-    const bool is_window = rules->window && rules->window < attention_keys(shape);
+    AttentionCall call = {(int)shape->batch,
+                          (int)shape->sequence,
+                          (int)shape->heads,
+                          (int)shape->groups,
+                          (int)shape->head_size,
+                          attention_scale(shape, rules),
+                          {{}, 0, 1.0f, 0, 0},
+                          {},
+                          (int)attention_keys(shape),
+                          (int)attention_first_position(shape),
+                          shape->keys > 0,
+                          (int)attention_positions(shape),
+                          (int)shape->first_kept,
+                          false};
+    const bool is_window = rules->window && rules->window < attention_positions(shape);
     call.limits = {(const int32_t *)first_key.data,
                    is_window ? (int)rules->window : 0,
                    rules->cap,
@@ -399,8 +432,10 @@ static void store_probabilities(cudaStream_t stream, const AttentionCall &call,
 }
 
 extern "C" void cuda_own_attention_forward(const Exec *exec, const AttentionForward *args) {
-    const AttentionCall call =
+    AttentionCall call =
         attention_call(&args->shape, &args->rules, &args->dropout, args->first_key, args->sinks);
+    call.adds = args->continues;
+    if (call.adds) call.limits.has_sink = false; // the other keys' result has it
     const Tensor tensors[] = {args->qkv, args->out, args->kv};
     if (attention_mma_takes(&args->shape, tensors, 3))
         attention_mma_forward(stream_of(exec), &call, args);
@@ -457,8 +492,9 @@ extern "C" size_t cuda_own_attention_backward_workspace(const AttentionBackward 
 
 // In place dq waits in the workspace until the gradients of keys and values are there, which need the queries.
 extern "C" void cuda_own_attention_backward(const Exec *exec, const AttentionBackward *args) {
-    const AttentionCall call =
+    AttentionCall call =
         attention_call(&args->shape, &args->rules, &args->dropout, args->first_key, args->sinks);
+    call.adds = args->adds;
     cudaStream_t stream = stream_of(exec);
     float *deltas = (float *)exec->workspace;
     void *dq = is_in_place(args) ? (char *)exec->workspace + delta_bytes(args) : NULL;

@@ -52,14 +52,18 @@ struct AttentionCall {
     float scale;                              // of the scores
     AttentionMask mask;
     AttentionLimits limits;
-    int keys, position; // positions with a key, and that of query 0
-    bool apart;         // keys and values are in a tensor of their own
+    int keys, position;        // the keys that the call has, and the position of query 0 among them
+    bool apart;                // keys and values are in a tensor of their own
+    int positions, first_kept; // of the sequence; of its first key here
+    bool adds; // to the results for other keys: AttentionForward.continues, AttentionBackward.adds
 };
 
 // Returns the first key that a query of a sample sees. Queries behind the sequence see what the last one sees.
 DEVICE int first_key(const AttentionCall &call, int sample, int query) {
     const int s = min(query, call.sequence - 1);
-    const int first = call.limits.first_keys ? call.limits.first_keys[(int64_t)s * call.batch + sample] : 0;
+    int first = 0;
+    if (call.limits.first_keys)
+        first = max(call.limits.first_keys[(int64_t)s * call.batch + sample] - call.first_kept, 0);
     return call.limits.window ? max(first, s + call.position - call.limits.window + 1) : first;
 }
 
@@ -151,9 +155,10 @@ template <class E> DEVICE Rows<E> out_of(const AttentionCall &call, E *out, int 
     return rows_at(out, out_place(call, head));
 }
 
-// The number of the first of the head's S x S elements in its sample's mask.
+// The number of the head's element of position 0 and the first key of the call in its sample's mask.
 DEVICE uint64_t mask_begins(const AttentionCall &call, int head) {
-    return (call.mask.first_head + head % call.heads) * call.keys * call.keys;
+    const uint64_t row = call.positions, h = call.mask.first_head + head % call.heads;
+    return h * row * row + call.first_kept * (row + 1);
 }
 
 DEVICE uint64_t sample_of(const AttentionCall &call, int head) {

@@ -140,15 +140,20 @@ struct HeadMask {
     RngKey key;
     uint32_t threshold; // 0: every element is kept
     uint64_t sample, begins;
-    int keys, position; // of the call
+    int keys, position; // of the sequence; of query 0 among the call's keys
     // Four adjacent keys of a query have the four words of one Philox block: lanes compute each block once and trade
     // bits.
     bool trades;
 };
 
 DEVICE HeadMask head_mask(const AttentionCall &call, int head) {
-    return {call.mask.key, call.mask.threshold, sample_of(call, head), mask_begins(call, head),
-            call.keys,     call.position,       call.keys % 4 == 0};
+    return {call.mask.key,
+            call.mask.threshold,
+            sample_of(call, head),
+            mask_begins(call, head),
+            call.positions,
+            call.position,
+            call.positions % 4 == 0 && call.first_kept % 4 == 0};
 }
 
 DEVICE uint64_t mask_element(const HeadMask &mask, int query, int key) {
@@ -262,17 +267,23 @@ DEVICE void for_tiles_of_keys(E *tiles, const AttentionCall &call, const E *kv, 
     }
 }
 
-// Hides the keys that lie behind each query. The first key of the tile is `first`; `query` is the position of the first
-// query of the lane.
-template <int TALL, int WIDE> DEVICE void hide_later(float (&scores)[TALL][WIDE][4], int query, int first) {
-    const int key = first + thread_now() % 4 * 2;
+// Whether some query of the warp, from `own` on, does not see all keys of the tile from `first` on.
+template <int KEYS> DEVICE bool hides_later(const AttentionCall &call, int own, int first) {
+    return first + KEYS > min(call.position + own, call.keys);
+}
+
+// Hides the keys that lie behind each query, and what lies behind the keys. The first key of the tile is `first`;
+// `query` is the position of the first query of the lane.
+template <int TALL, int WIDE>
+DEVICE void hide_later(float (&scores)[TALL][WIDE][4], const AttentionCall &call, int query, int first) {
+    const int key = first + thread_now() % 4 * 2, last = call.keys - 1;
     UNROLL
     for (int i = 0; i < TALL; i++) {
         UNROLL
         for (int n = 0; n < WIDE; n++) {
             UNROLL
             for (int e = 0; e < 4; e++)
-                if (key + 8 * n + e % 2 > query + 16 * i + e / 2 * 8) scores[i][n][e] = -INFINITY;
+                if (key + 8 * n + e % 2 > min(query + 16 * i + e / 2 * 8, last)) scores[i][n][e] = -INFINITY;
         }
     }
 }

@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(THREADS, LIMITED ? 2 : 3)
             multiply_rows<SIZE>(scores, queries + at_own, keys);
             multiply_rows<SIZE>(changes, gradients + at_own, values);
             if (LIMITED) hide_earlier(scores, call, head / call.heads, own + lane / 4, first);
-            if (first + KEYS > call.position + own) hide_later(scores, call.position + own + lane / 4, first);
+            if (hides_later<KEYS>(call, own, first))
+                hide_later(scores, call, call.position + own + lane / 4, first);
             take_gradients<LIMITED>(scores, changes, stats, deltas, call, head_mask(call, head),
                                     own + lane / 4, first);
             add_product<SIZE>(sums, scores, keys);
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(THREADS, LIMITED ? 2 : 3)
     UNROLL
     for (int i = 0; i < TALL; i++)
         store_tile<SIZE>(apart ? out_of(call, dq, head) : query_of(call, dq, head), own + 16 * i,
-                         call.sequence, false, sums[i], factors, call);
+                         call.sequence, call.adds, sums[i], factors, call);
 }
 
 // ---- the gradients of the keys and values -----------------------------------------------------------------

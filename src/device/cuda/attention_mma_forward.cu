@@ -64,6 +64,20 @@ DEVICE void drop(float (&p)[TALL][WIDE][4], const HeadMask &mask, int query, int
     }
 }
 
+// 16 rows of results for other keys, from row `first` on, as sums before the mask's factor.
+template <int SIZE, class E>
+DEVICE void load_sums(float (&sums)[SIZE / 8][4], Rows<const E> from, int first, const AttentionCall &call) {
+    const int lane = lane_now(), row = first + lane / 4, col = lane % 4 * 2;
+    UNROLL
+    for (int n = 0; n < SIZE / 8; n++) {
+        UNROLL
+        for (int e = 0; e < 4; e++)
+            if (row + e / 2 * 8 < call.sequence && 8 * n < call.size)
+                sums[n][e] = to_float(from.data[(row + e / 2 * 8) * from.stride + 8 * n + col + e % 2]) /
+                             call.mask.factor;
+    }
+}
+
 // Blocks: a head, 64 TALL queries of it; they meet KEYS keys at a time. At most 255 registers.
 template <class E, int SIZE, int TALL, int KEYS, bool LIMITED>
 __global__ void __launch_bounds__(THREADS)
@@ -86,13 +100,23 @@ __global__ void __launch_bounds__(THREADS)
             maxima[i][half] = call.limits.has_sink ? sink_of(call, head) / call.scale : NO_SCORE;
             exponentials[i][half] = call.limits.has_sink && lane % 4 == 0 ? 1.0f : 0.0f;
         }
+    for (int i = 0; call.adds && i < TALL; i++) {
+        load_sums<SIZE>(sums[i], out_of(call, (const E *)out, head), own + 16 * i, call);
+        for (int half = 0; half < 2; half++) {
+            const int query = own + 16 * i + lane / 4 + 8 * half;
+            maxima[i][half] =
+                query < call.sequence ? stats[(int64_t)head * call.sequence + query] / call.scale : 0.0f;
+            exponentials[i][half] = lane % 4 == 0 ? 1.0f : 0.0f;
+        }
+    }
     for_tiles_of_keys<SIZE, TALL, KEYS>(
         queries + QUERIES * PITCH<SIZE>, call, kv, of, [&](int first, const E *keys, const E *values) {
             float scores[TALL][KEYS / 8][4];
             multiply_rows<SIZE>(scores, rows, keys);
             if (LIMITED && call.limits.cap > 0) cap_scores(scores, call);
             if (LIMITED) hide_earlier(scores, call, head / call.heads, own + lane / 4, first);
-            if (first + KEYS > call.position + own) hide_later(scores, call.position + own + lane / 4, first);
+            if (hides_later<KEYS>(call, own, first))
+                hide_later(scores, call, call.position + own + lane / 4, first);
             soften(scores, sums, maxima, exponentials, call.scale * LOG2_E);
             if (call.mask.threshold) drop(scores, head_mask(call, head), own + lane / 4, first);
             add_product<SIZE>(sums, scores, values);

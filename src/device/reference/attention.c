@@ -15,15 +15,17 @@ typedef struct {
     Tensor first_key, sinks;
     const Dropout *dropout;
     Tensor qkv, kv; // kv: keys and values; absent: those of qkv
+    Tensor stats;   // of keys of other calls, or absent
     int64_t b, h;
 } Head;
 
-// A query is a row of the call; it sees the keys from first_key up to its position.
-static int64_t position_of(const Head *head, int64_t query) { return head->shape->first_position + query; }
+// A query is a row of the call; it sees the keys from first_key up to end_of_keys.
+static int64_t end_of_keys(const Head *head, int64_t query) {
+    return attention_end_of_keys(head->shape, query);
+}
 
 static int64_t first_key(const Head *head, int64_t query) {
-    return attention_first_key(head->first_key, head->rules->window, head->shape->batch, head->b, query,
-                               head->shape->first_position);
+    return attention_first_key(head->first_key, head->rules->window, head->shape, head->b, query);
 }
 
 static double scale_of(const Head *head) {
@@ -96,9 +98,9 @@ static int64_t row_at(const Head *head, int64_t query) {
 }
 
 static double factor_at(const Head *head, int64_t query, int64_t key) {
-    int64_t keys = attention_keys(head->shape), h = head->shape->first_head + head->h;
+    int64_t positions = attention_positions(head->shape), h = head->shape->first_head + head->h;
     return reference_dropout_factor(*head->dropout, head->dropout->first_sample + head->b,
-                                    (h * keys + position_of(head, query)) * keys + key);
+                                    h * positions * positions + attention_element(head->shape, query, key));
 }
 
 // ---- rotary position embedding ----------------------------------------------------------------------------
@@ -129,7 +131,7 @@ void reference_rotary(const Exec *exec, const Rotary *p) {
 
 // Row `query` of the scores.
 static void score_row(const Head *head, int64_t query, double *row) {
-    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++) {
+    for (int64_t key = first_key(head, query); key < end_of_keys(head, query); key++) {
         double product = 0;
         for (int64_t d = 0; d < head->shape->head_size; d++)
             product += load(head->qkv, query_at(head, query, d)) * key_of(head, key, d);
@@ -137,38 +139,46 @@ static void score_row(const Head *head, int64_t query, double *row) {
     }
 }
 
-// A row of scores of keys [first, end) becomes one of P. Returns the log of the sum of exp(scores).
-static double softmax(const Head *head, double *row, int64_t first, int64_t end) {
-    double max = has_sink(head) ? sink_of(head) : -INFINITY, sum = 0;
+// A row of scores of keys [first, end) becomes one of P. Returns the log of the sum of exp(scores), in which a term
+// more is exp(other).
+static double softmax(double other, double *row, int64_t first, int64_t end) {
+    double max = other, sum = 0;
     for (int64_t key = first; key < end; key++) max = fmax(max, row[key]);
-    if (has_sink(head)) sum = exp(sink_of(head) - max);
+    if (other > -INFINITY) sum = exp(other - max);
     for (int64_t key = first; key < end; key++) sum += row[key] = exp(row[key] - max);
     for (int64_t key = first; key < end; key++) row[key] /= sum;
     return max + log(sum);
 }
 
+// The sink, or what other calls have found.
+static double other_term(const Head *head, int64_t query) {
+    if (head->stats.data) return load(head->stats, row_at(head, query));
+    return has_sink(head) ? sink_of(head) : -INFINITY;
+}
+
 // Row `query` of P. Returns the log of the sum of exp(scores).
 static double softmax_row(const Head *head, int64_t query, double *row) {
     score_row(head, query, row);
-    return softmax(head, row, first_key(head, query), position_of(head, query) + 1);
+    return softmax(other_term(head, query), row, first_key(head, query), end_of_keys(head, query));
 }
 
 static void store_probabilities(const Head *head, Tensor probabilities, int64_t query, const double *row) {
     int64_t keys = attention_keys(head->shape), first = first_key(head, query);
     for (int64_t key = 0; key < keys; key++)
         store(probabilities, row_at(head, query) * keys + key,
-              key >= first && key <= position_of(head, query) ? row[key] : 0);
+              key >= first && key < end_of_keys(head, query) ? row[key] : 0);
 }
 
 static void head_forward(const Head *head, const AttentionForward *p, double *row) {
     for (int64_t query = 0; query < head->shape->sequence; query++) {
-        int64_t first = first_key(head, query), last = position_of(head, query);
-        store(p->stats, row_at(head, query), softmax_row(head, query, row));
+        int64_t first = first_key(head, query), end = end_of_keys(head, query);
+        double before = other_term(head, query), now = softmax_row(head, query, row);
+        store(p->stats, row_at(head, query), now);
         if (p->probabilities.data) store_probabilities(head, p->probabilities, query, row);
-        for (int64_t key = first; key <= last; key++) row[key] *= factor_at(head, query, key);
+        for (int64_t key = first; key < end; key++) row[key] *= factor_at(head, query, key);
         for (int64_t d = 0; d < head->shape->head_size; d++) {
-            double sum = 0;
-            for (int64_t key = first; key <= last; key++) sum += row[key] * value_of(head, key, d);
+            double sum = p->continues ? exp(before - now) * load(p->out, out_at(head, query, d)) : 0;
+            for (int64_t key = first; key < end; key++) sum += row[key] * value_of(head, key, d);
             store(p->out, out_at(head, query, d), sum);
         }
     }
@@ -185,7 +195,8 @@ static void check_first_keys(const AttentionForward *p) {
 
 void reference_attention_forward(const Exec *exec, const AttentionForward *p) {
     check_first_keys(p);
-    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, p->qkv, p->kv, 0, 0};
+    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, p->qkv, p->kv, {0}, 0, 0};
+    if (p->continues) head.stats = p->stats;
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h++) head_forward(&head, p, exec->workspace);
 }
@@ -219,7 +230,7 @@ static void cached_softmax_row(const Head *head, const AttentionCached *p, int64
             product += load(p->qkv, query_at(head, query, d)) * load(p->keys, cache_at(head, key, d));
         row[key] = score_of(head, product);
     }
-    softmax(head, row, first, position + 1);
+    softmax(has_sink(head) ? sink_of(head) : -INFINITY, row, first, position + 1);
 }
 
 static void cached_head(const Head *head, const AttentionCached *p, double *row) {
@@ -261,27 +272,41 @@ static double *key_gradient_at(const Head *head, const Scratch *scratch, int64_t
     return &scratch->key_gradients[(part * attention_keys(head->shape) + s) * head->shape->head_size + d];
 }
 
-// Row `query` of P: computed again, or read where it was stored. Returns the log of the sum of exp(scores).
+// Row `query` of P: computed again, read where it was stored, or found by the statistics of more keys than there are.
+// Returns the log of the sum of exp(scores).
 static double probability_row(const Head *head, const AttentionBackward *p, int64_t query, double *row) {
-    if (!p->probabilities.data) return softmax_row(head, query, row);
-    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++)
-        row[key] = load(p->probabilities, row_at(head, query) * attention_keys(head->shape) + key);
-    return load(p->stats, row_at(head, query));
+    double sum = load(p->stats, row_at(head, query));
+    if (!p->probabilities.data && !p->shape.kept) return softmax_row(head, query, row);
+    if (p->shape.kept) score_row(head, query, row);
+    for (int64_t key = first_key(head, query); key < end_of_keys(head, query); key++)
+        row[key] = p->shape.kept
+                       ? exp(row[key] - sum)
+                       : load(p->probabilities, row_at(head, query) * attention_keys(head->shape) + key);
+    return sum;
+}
+
+// dout . out of a query, which is the sum of P dP over all keys, of other calls too.
+static double gradient_of_out(const Head *head, const AttentionBackward *p, int64_t query) {
+    double dot = 0;
+    for (int64_t d = 0; d < head->shape->head_size; d++)
+        dot += load(p->dout, out_at(head, query, d)) * load(p->out, out_at(head, query, d));
+    return dot;
 }
 
 // Row `query` of A (over P, in place in `weights`) and of dscores. Returns the sum of P dP.
 static double score_gradients(const Head *head, const AttentionBackward *p, int64_t query, double *weights,
                               double *dscores) {
     double dot = 0;
-    int64_t first = first_key(head, query), last = position_of(head, query);
-    for (int64_t key = first; key <= last; key++) {
+    int64_t first = first_key(head, query), end = end_of_keys(head, query);
+    for (int64_t key = first; key < end; key++) {
         double sum = 0;
         for (int64_t d = 0; d < head->shape->head_size; d++)
             sum += load(p->dout, out_at(head, query, d)) * value_of(head, key, d);
         dscores[key] = sum * factor_at(head, query, key);
         dot += weights[key] * dscores[key];
     }
-    for (int64_t key = first; key <= last; key++) {
+    if (p->shape.kept) dot = gradient_of_out(head, p, query);
+    for (int64_t key = first; key < end; key++) {
         dscores[key] = weights[key] * (dscores[key] - dot);
         weights[key] *= factor_at(head, query, key);
     }
@@ -292,14 +317,14 @@ static double score_gradients(const Head *head, const AttentionBackward *p, int6
 static void cap_gradients(const Head *head, int64_t query, double *scores, double *dscores) {
     if (head->rules->cap == 0) return;
     score_row(head, query, scores);
-    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++)
+    for (int64_t key = first_key(head, query); key < end_of_keys(head, query); key++)
         dscores[key] *= slope_of(head, scores[key]);
 }
 
 // Adds the head's part to element d of the gradient of a query, a sum over the keys that it sees.
 static void add_query_gradient(const Head *head, const Scratch *scratch, int64_t query, int64_t d) {
     double dq = 0;
-    for (int64_t key = first_key(head, query); key <= position_of(head, query); key++)
+    for (int64_t key = first_key(head, query); key < end_of_keys(head, query); key++)
         dq += scratch->dscores[query * attention_keys(head->shape) + key] * key_of(head, key, d);
     *gradient_at(head, scratch, head->h % per_group(head->shape), query, d) += scale_of(head) * dq;
 }
@@ -307,7 +332,7 @@ static void add_query_gradient(const Head *head, const Scratch *scratch, int64_t
 // Adds the head's part to element d of the gradients of a key and its value, sums over the queries that see it.
 static void add_key_gradients(const Head *head, const AttentionBackward *p, const Scratch *scratch,
                               int64_t key, int64_t d) {
-    int64_t keys = attention_keys(head->shape), before = key - head->shape->first_position;
+    int64_t keys = attention_keys(head->shape), before = key - attention_first_position(head->shape);
     double dk = 0, dv = 0;
     for (int64_t query = before > 0 ? before : 0;
          query < head->shape->sequence && first_key(head, query) <= key; query++) {
@@ -336,7 +361,8 @@ static void head_backward(const Head *head, const AttentionBackward *p, const Sc
 
 static void store_query_gradient(const Head *head, const AttentionBackward *p, int64_t s, int64_t d,
                                  double x) {
-    store(p->dqkv, p->dkv.data ? out_at(head, s, d) : query_at(head, s, d), x);
+    int64_t at = p->dkv.data ? out_at(head, s, d) : query_at(head, s, d);
+    store(p->dqkv, at, p->adds ? load(p->dqkv, at) + x : x);
 }
 
 static void store_key_gradient(const Head *head, const AttentionBackward *p, int64_t part, int64_t s,
@@ -370,7 +396,7 @@ void reference_attention_backward(const Exec *exec, const AttentionBackward *p) 
     Scratch scratch = {.weights = workspace, .dscores = workspace + all, .scores = workspace + 2 * all};
     scratch.key_gradients = scratch.scores + keys;
     scratch.gradients = scratch.key_gradients + 2 * keys * p->shape.head_size;
-    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, p->qkv, p->kv, 0, 0};
+    Head head = {&p->shape, &p->rules, p->first_key, p->sinks, &p->dropout, p->qkv, p->kv, {0}, 0, 0};
     for (head.b = 0; head.b < p->shape.batch; head.b++)
         for (head.h = 0; head.h < p->shape.heads; head.h += per_group(&p->shape))
             group_backward(head, p, &scratch);

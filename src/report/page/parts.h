@@ -37,7 +37,7 @@ typedef struct {
     const char *name, *class; // class: of the style, which has its colour
 } Ink;
 
-enum { NUM_STEP_PARTS = 8, NUM_MEMORY_PARTS = 7 };
+enum { NUM_STEP_PARTS = 9, NUM_MEMORY_PARTS = 7 };
 
 extern const Ink step_inks[NUM_STEP_PARTS], memory_inks[NUM_MEMORY_PARTS];
 void step_parts(const Breakdown *parts, double seconds[NUM_STEP_PARTS]); // they add up to step_s

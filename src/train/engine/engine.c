@@ -16,7 +16,7 @@ static void take_batches(Engine *e) {
          rotary = e->spec.shape.position == POSITION_ROTARY,
          learned = e->spec.shape.position == POSITION_LEARNED;
     if (e->first) e->tokens = tensor_take(run, "tokens", m, tokens, I32);
-    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, tokens, I32);
+    if (e->spec.first_keys) e->first_keys = tensor_take(run, "first keys", m, engine_first_keys(e), I32);
     sequences_take(e, run);
     if (own_positions && (rotary || (learned && e->first)))
         e->positions = tensor_take(run, "positions of tokens", m, tokens, I32);
@@ -37,6 +37,7 @@ static Status open_model(Engine *e) {
     e->params.sources = c->mode.experts_apart ? context_ranks(c, ROLE_EXPERT) : 1;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
     e->params.sharding = context_ranks(c, ROLE_REPLICAS) > 1 ? e->spec.sharding : SHARD_NOTHING;
+    e->params.cut_grads = engine_cuts_gradients(&e->spec);
     if (e->spec.share_values) e->params.shared = &e->runtime.shared;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);
     TRY(gpt_create(&e->gpt, &e->spec.shape, e->spec.split, c, &e->schedule, &e->params));
@@ -44,6 +45,8 @@ static Status open_model(Engine *e) {
     TRY(gpt_place(e->gpt, run));
     TRY(amax_open(&e->amax, &e->spec.mode, &e->params, run));
     c->amax = &e->amax;
+    TRY(expert_loads_open(&e->loads, &e->spec.shape, &e->params));
+    c->loads = &e->loads;
     take_batches(e);
     sequences_upload_orders(e);
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements));
@@ -54,6 +57,10 @@ static Status open_model(Engine *e) {
     if (e->params.sharding == SHARD_VALUES) {
         TRY(window_create(&e->window, c, &e->params, &e->buckets, run));
         e->reducer.window = &e->window;
+    }
+    if (e->params.cut_grads) {
+        TRY(grad_window_create(&e->grad_window, c, &e->params, &e->buckets, run));
+        e->reducer.grad_window = &e->grad_window;
     }
     c->watch = grad_reducer_watch(&e->reducer);
     PipelineSpec pipeline = {.schedule = &e->schedule,
@@ -128,9 +135,11 @@ void engine_close(Engine *e) {
     if (!e) return;
     if (e->reducer.gathering) grad_reducer_gather_wait(&e->reducer);
     window_destroy(&e->window);
+    grad_window_destroy(&e->grad_window);
     pipeline_destroy(e->pipeline);
     grad_reducer_destroy(&e->reducer);
     amax_close(&e->amax);
+    expert_loads_close(&e->loads);
     optimizer_destroy(&e->optimizer);
     buckets_destroy(&e->buckets);
     gpt_destroy(e->gpt);
@@ -154,45 +163,13 @@ static Status open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     TRY(comm_agree(world, engine_open_share(e, spec, world, memory)));
     groups_name_rank(&e->runtime.context.groups);
     TRY(comm_agree(world, device_prepare(e->runtime.device, calls)));
-    return comm_agree(world, pipeline_connect(e->pipeline));
-}
-
-// Returns whether the replicas of every parameter are the same ranks, and more than one.
-static bool has_one_set_of_replicas(Grid grid) {
-    bool one = grid_count(grid, ROLE_REPLICAS) > 1;
-    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
-        one &= grid_same(grid, placement_reductions[r].replicas, ROLE_REPLICAS);
-    return one;
-}
-
-EngineSpec engine_spec_here(const EngineSpec *spec, int rank_here) {
-    EngineSpec here = *spec;
-    here.mode.attention = device_choose_attention(
-        &(DeviceOptions){.kind = spec->device, .rank_here = rank_here, .attention = spec->mode.attention});
-    here.share_values = spec->share_values && spec->sharding == SHARD_VALUES &&
-                        device_is_host(spec->device) && has_one_set_of_replicas(spec->grid);
-    return here;
-}
-
-// Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.
-static bool replicas_share_machines(Grid grid, Comm *world) {
-    const RoleInfo *role = &topology_roles[ROLE_REPLICAS];
-    int size = comm_size(world), mine = comm_first_here(world);
-    int *first = calloc(2 * (size_t)size, sizeof *first), *replicas = first + size;
-    CHECK(first, "no memory for the machines of %d ranks", size);
-    comm_all_gather_host(world, &mine, first, sizeof mine);
-    bool share = true;
-    for (int rank = 0; rank < size; rank++) {
-        int count = grid_group(grid, rank, role->view, role->axes, replicas);
-        for (int i = 0; i < count; i++) share &= first[replicas[i]] == first[rank];
-    }
-    free(first);
-    return share;
+    TRY(comm_agree(world, pipeline_connect(e->pipeline)));
+    return comm_agree(world, context_connect(&e->runtime.context));
 }
 
 Status engine_open_empty(Engine **out, const EngineSpec *spec, Comm *world) {
     EngineSpec here = engine_spec_here(spec, comm_rank_here(world));
-    here.share_values = here.share_values && replicas_share_machines(here.grid, world);
+    here.share_values = here.share_values && engine_replicas_share_machines(here.grid, world);
     EngineMemory memory;
     DeviceCalls calls = {0};
     Engine *e = *out = calloc(1, sizeof *e);
@@ -222,23 +199,6 @@ Status engine_open(Engine **out, const EngineSpec *spec, Comm *world) {
 }
 
 // ---- a step -------------------------------------------------------------------------------------
-
-// The tokens of a microbatch that count, or its pairs.
-static double num_counted(const Engine *e, const Batch *batch, int microbatch) {
-    int64_t tokens = step_tokens(e);
-    if (e->spec.preference.loss) return e->spec.mode.microbatch;
-    if (!batch->mask) return (double)tokens;
-    double count = 0;
-    for (int64_t i = 0; i < tokens; i++) count += (double)batch->mask[microbatch * tokens + i];
-    return count;
-}
-
-// What the sum of a microbatch's losses is divided by in the pipeline. Per token it is all tokens, the same on every
-// rank; the step then divides once by the share of them that count (gradient_scale).
-static double counted_tokens(const Engine *e, const Batch *batch, int microbatch) {
-    if (e->spec.per_token) return (double)step_tokens(e);
-    return fmax(num_counted(e, batch, microbatch), 1);
-}
 
 static Tensor row_or_absent(Tensor all, int row) { return all.data ? tensor_rows(all, row, 1) : (Tensor){0}; }
 
@@ -299,7 +259,8 @@ void engine_set_microbatch(Engine *e, const Batch *batch, int k, const InStep *a
         .positions = row_or_absent(e->positions, k),
         .loss = row_or_absent(e->losses, k),
         .pairs = pairs_of(e, batch, k),
-        .loss_scale = (float)(at->loss_scale / (counted_tokens(e, batch, k) * at->microbatches * d)),
+        .loss_scale = (float)(at->loss_scale / (engine_counted_tokens(e, batch, k) * at->microbatches * d)),
+        .router_scale = (float)(at->loss_scale * e->router_share / (at->microbatches * d)),
         .first_sample = batch->consumed + leaves_first_sample(at->leaves, at->place, b),
         .samples = b,
         .place = at->place,
@@ -313,103 +274,12 @@ static void load_batch(Engine *e, const Batch *batch, bool training, double loss
     int m = batch->num_microbatches;
     engine_upload(e, batch);
     amax_begin(&e->amax, e->runtime.device, e->runtime.context.stream);
+    expert_loads_begin(&e->loads);
+    e->router_share = engine_router_share(e, batch);
     for (int k = 0; k < m; k++) {
         InStep at = {&e->leaves, leaves_place(&e->leaves, m, k), m, loss_scale, training};
         engine_set_microbatch(e, batch, k, &at);
     }
-}
-
-// Sums over the microbatches of leaves [first, first + count) of this rank, added as their gradients are: of their mean
-// losses, or per token of their losses; of the tokens that count; and of the means of their pairs.
-typedef struct {
-    double loss, tokens;
-    PairMeans pairs;
-} LossSums;
-enum { NUM_LOSS_SUMS = sizeof(LossSums) / sizeof(double) };
-
-static void add_sums(LossSums *sums, const LossSums *more) {
-    double *to = &sums->loss;
-    const double *from = &more->loss;
-    for (int i = 0; i < NUM_LOSS_SUMS; i++) to[i] += from[i];
-}
-
-static LossSums sums_of_pairs(const Engine *e, int microbatch) {
-    LossSums sums = {0};
-    double each = 1.0 / e->spec.mode.microbatch;
-    const PairBatch *pairs = &e->pairs[microbatch];
-    for (int64_t i = 0; i < pairs->samples; i++) {
-        const PairOutcome *one = &pairs->outcomes[i];
-        sums.loss += each * one->loss;
-        sums.pairs.accuracy += one->reward[CHOSEN] > one->reward[REJECTED] ? each : 0;
-        for (int a = 0; a < NUM_ANSWERS; a++) {
-            sums.pairs.reward[a] += each * one->reward[a];
-            sums.pairs.log_probability[a] += each * one->log_probability[a];
-        }
-    }
-    return sums;
-}
-
-static LossSums sums_of_microbatch(const Engine *e, const Batch *batch, int k) {
-    int64_t tokens = step_tokens(e);
-    double one = 0;
-    if (e->pairs) return sums_of_pairs(e, k);
-    for (int64_t i = 0; i < tokens; i++) one += (double)e->host_losses[k * tokens + i];
-    return (LossSums){.loss = e->spec.per_token ? one : one / counted_tokens(e, batch, k),
-                      .tokens = num_counted(e, batch, k)};
-}
-
-static LossSums sums_of_leaves(const Engine *e, const Batch *batch, int first, int count) {
-    LossSums sums = {0}, more;
-    if (count > 1) {
-        sums = sums_of_leaves(e, batch, first, count / 2);
-        more = sums_of_leaves(e, batch, first + count / 2, count / 2);
-        add_sums(&sums, &more);
-        return sums;
-    }
-    int each = batch->num_microbatches / e->leaves.count;
-    for (int k = first * each; k < (first + 1) * each; k++) {
-        more = sums_of_microbatch(e, batch, k);
-        add_sums(&sums, &more);
-    }
-    return sums;
-}
-
-static void set_pair_means(Engine *e, const PairMeans *sums, double count) {
-    e->pair_means.accuracy = sums->accuracy / count;
-    for (int a = 0; a < NUM_ANSWERS; a++) {
-        e->pair_means.reward[a] = sums->reward[a] / count;
-        e->pair_means.log_probability[a] = sums->log_probability[a] / count;
-    }
-}
-
-// The mean over microbatches and data ranks of each microbatch's mean loss, or per token the mean over all tokens that
-// count. The last stage computes it and sends it to all ranks.
-static double mean_loss(Engine *e, const Batch *batch) {
-    const Context *c = &e->runtime.context;
-    int m = batch->num_microbatches;
-    double microbatches = m * context_ranks(c, ROLE_DATA);
-    LossSums sums = {0};
-    rank_doing("mean loss");
-    if (e->last) {
-        if (!e->pairs) sequences_download_losses(e, m);
-        sums = sums_of_leaves(e, batch, 0, e->leaves.count);
-        comm_all_reduce_host(context_group(c, ROLE_DATA), &sums.loss,
-                             e->pairs            ? NUM_LOSS_SUMS
-                             : e->spec.per_token ? 2
-                                                 : 1,
-                             e->leaves.tree ? REDUCE_TREE : REDUCE_SUM);
-    }
-    comm_broadcast_host(context_group(c, ROLE_PIPELINE), &sums, sizeof sums, c->groups.topology.ends[1]);
-    e->step_tokens = fmax(sums.tokens, 1);
-    set_pair_means(e, &sums.pairs, microbatches);
-    return sums.loss / (e->spec.per_token ? e->step_tokens : microbatches);
-}
-
-// What the gradients of a step must be divided by: the loss scale, and per token the share of the tokens that count.
-static double gradient_scale(const Engine *e, const Batch *batch, double loss_scale) {
-    double all =
-        (double)step_tokens(e) * batch->num_microbatches * context_ranks(&e->runtime.context, ROLE_DATA);
-    return e->spec.per_token ? loss_scale * (e->step_tokens / all) : loss_scale;
 }
 
 static DeviceMark phase_start(const Engine *e) {
@@ -443,8 +313,10 @@ StepResult engine_gradients(Engine *e, Batch batch, double loss_scale) {
     DeviceMark start = phase_start(e);
     grad_reducer_finish(&e->reducer);
     trace_phase(e, "finish gradients", start);
-    StepResult result = {.loss = (float)mean_loss(e, &batch)};
-    result.grad_norm = optimizer_grad_norm(&e->optimizer, gradient_scale(e, &batch, loss_scale));
+    int data_ranks = context_ranks(&e->runtime.context, ROLE_DATA);
+    expert_loads_end(&e->loads, e->runtime.world, batch.num_microbatches * data_ranks);
+    StepResult result = {.loss = (float)engine_mean_loss(e, &batch)};
+    result.grad_norm = optimizer_grad_norm(&e->optimizer, engine_gradient_scale(e, &batch, loss_scale));
     result.finite = isfinite(result.loss) && isfinite(result.grad_norm);
     result.differs = audit_differs(e);
     return result;
@@ -454,9 +326,10 @@ StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
     StepResult result = engine_gradients(e, batch, options.loss_scale);
     DeviceMark start = phase_start(e);
     if (result.finite && !result.differs) {
-        optimizer_step(&e->optimizer, result.grad_norm, gradient_scale(e, &batch, options.loss_scale),
+        optimizer_step(&e->optimizer, result.grad_norm, engine_gradient_scale(e, &batch, options.loss_scale),
                        options.lr, options.weight_decay);
         grad_reducer_gather(&e->reducer);
+        expert_biases_step(&e->loads, e->runtime.device, e->runtime.context.stream, e->spec.bias_rate);
         amax_end(&e->amax, e->runtime.device, e->runtime.context.stream, e->runtime.world);
     }
     trace_phase(e, "optimizer", start);
@@ -466,8 +339,10 @@ StepResult engine_train(Engine *e, Batch batch, StepOptions options) {
 float engine_evaluate(Engine *e, Batch batch) {
     load_batch(e, &batch, false, 1);
     pipeline_evaluate(e->pipeline, e->microbatches);
-    return (float)mean_loss(e, &batch);
+    return (float)engine_mean_loss(e, &batch);
 }
+
+const ExpertLoads *engine_expert_loads(const Engine *e) { return e->loads.layers ? &e->loads : NULL; }
 
 const PairMeans *engine_pair_means(const Engine *e) {
     return e->spec.preference.loss ? &e->pair_means : NULL;

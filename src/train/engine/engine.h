@@ -2,6 +2,7 @@
 #pragma once
 #include "device/prepare.h"
 #include "nn/amax.h"
+#include "nn/expert_loads.h"
 #include "nn/runtime.h"
 #include "train/internal.h"
 
@@ -20,15 +21,18 @@ struct Engine {
     Pipeline *pipeline;
     Buckets buckets;
     GradReducer reducer;
-    Window window; // where values are cut into shards
+    Window window;          // where values are cut into shards
+    GradWindow grad_window; // where gradients are
     Optimizer optimizer;
     AmaxHistory amax;
+    ExpertLoads loads;
+    double router_share; // of the step: what losses of routers are multiplied by beside others
     Tensor tokens, labels, mask, losses; // [m, T]: of this rank's share of each sequence
     Tensor first_keys, positions;        // [m, T]
     // With context parallelism: how each sequence is cut, the orders of its rows, and room for values of a batch. NULL
     // and absent without.
     SequenceCut *cuts;
-    Tensor from_ranks, to_ranks;
+    Tensor from_ranks, to_ranks, to_heads, from_heads;
     int32_t *sequence_room;
     float *loss_room;
     double step_tokens; // with spec.per_token: the tokens of the step that count, over all data ranks
@@ -56,6 +60,15 @@ Stage engine_stage(Engine *engine); // engine_trial.c
 // As engine_measure; also notes the kinds of calls that an evaluation and a step make (`calls` may be NULL).
 Status engine_try(const EngineSpec *spec, int rank, EngineMemory *memory, Text *map, DeviceCalls *calls);
 
+// ---- sharing.c ----------------------------------------------------------------------------------
+
+// Returns whether a rank keeps its shards of gradients alone (Params.cut_grads).
+bool engine_cuts_gradients(const EngineSpec *spec);
+// Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.
+bool engine_replicas_share_machines(Grid grid, Comm *world);
+
+// ---- engine.c -----------------------------------------------------------------------------------
+
 // Where a microbatch belongs in a step.
 typedef struct {
     const Leaves *leaves; // of the rank whose share of the step it is in
@@ -72,6 +85,7 @@ void engine_set_microbatch(Engine *engine, const Batch *batch, int k, const InSt
 
 int64_t engine_step_tokens(const Engine *engine);  // of a microbatch, S*B
 int64_t engine_local_tokens(const Engine *engine); // those of this rank
+int64_t engine_first_keys(const Engine *engine);   // those whose first keys this rank needs
 Status sequences_create(Engine *engine);
 void sequences_destroy(Engine *engine);
 void sequences_take(Engine *engine, Arena *arena);
@@ -84,6 +98,16 @@ void sequences_set(const Engine *engine, int k, Microbatch *microbatch);
 void sequences_upload(Engine *engine, Tensor to, int m, const void *from);
 // Fills host_losses [m, S*B] with those of all ranks.   Collective over cp.
 void sequences_download_losses(Engine *engine, int m);
+
+// ---- step_loss.c ------------------------------------------------------------------------------------
+
+// What the sum of a microbatch's losses is divided by in the pipeline.
+double engine_counted_tokens(const Engine *engine, const Batch *batch, int microbatch);
+// Sets the means of pairs, too, and `step_tokens`.   Collective over the world.
+double engine_mean_loss(Engine *engine, const Batch *batch);
+// What the gradients of a step must be divided by.
+double engine_gradient_scale(const Engine *engine, const Batch *batch, double loss_scale);
+double engine_router_share(const Engine *engine, const Batch *batch); // Collective over dp and pp.
 
 // ---- audit.c ------------------------------------------------------------------------------------
 

@@ -52,6 +52,17 @@ Status engine_check_experts(const EngineSpec *spec) {
     TRY(check_sizes(spec, etp, ep));
     TRY(check_tensor_ranks(spec, t, etp));
     TRY(check_leaves(spec, t, etp, ep));
+    if (spec->mode.router.capacity > 0 && grid_along(spec->grid, AXIS_CP) > 1)
+        return fail(
+            ERR_CONFIG,
+            "--moe-expert-capacity-factor needs --context-parallel-size 1, not %d: capacities are of whole "
+            "sequences",
+            grid_along(spec->grid, AXIS_CP));
+    if (spec->audits && spec->per_token && (spec->mode.router.balance > 0 || spec->mode.router.z > 0))
+        return fail(
+            ERR_CONFIG,
+            "--audit-interval does not go with --moe-aux-loss-coeff or --moe-z-loss-coeff where the loss is "
+            "per token: an audit does not know how many tokens of the step count; leave it out");
     if (spec->audits && ep > 1)
         return fail(
             ERR_CONFIG,

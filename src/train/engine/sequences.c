@@ -34,10 +34,22 @@ void sequences_destroy(Engine *e) {
     free(e->loss_room);
 }
 
+// Ranks that exchange heads need the first keys of whole sequences.
+static bool exchanges_heads(const Engine *e) {
+    return e->cuts && e->spec.mode.context_way == CONTEXT_ALL_TO_ALL;
+}
+
+int64_t engine_first_keys(const Engine *e) {
+    return exchanges_heads(e) ? engine_step_tokens(e) : engine_local_tokens(e);
+}
+
 void sequences_take(Engine *e, Arena *arena) {
     if (!e->cuts) return;
     e->from_ranks = tensor_take(arena, "rows of whole sequences", num_cuts(e), engine_step_tokens(e), I32);
     e->to_ranks = tensor_take(arena, "rows of sequences by rank", num_cuts(e), engine_step_tokens(e), I32);
+    if (!exchanges_heads(e)) return;
+    e->to_heads = tensor_take(arena, "rows by heads", 1, engine_step_tokens(e), I32);
+    e->from_heads = tensor_take(arena, "heads by rows", 1, engine_step_tokens(e), I32);
 }
 
 static void upload_orders(Engine *e, int i) {
@@ -48,9 +60,19 @@ static void upload_orders(Engine *e, int i) {
     device_upload(c->device, c->stream, tensor_rows(e->to_ranks, i, 1), e->sequence_room);
 }
 
+static void upload_shares(Engine *e) {
+    const Context *c = &e->runtime.context;
+    int ranks = grid_along(e->spec.grid, AXIS_CP);
+    sequence_shares(engine_local_tokens(e), ranks, e->sequence_room, NULL);
+    device_upload(c->device, c->stream, e->to_heads, e->sequence_room);
+    sequence_shares(engine_local_tokens(e), ranks, NULL, e->sequence_room);
+    device_upload(c->device, c->stream, e->from_heads, e->sequence_room);
+}
+
 void sequences_upload_orders(Engine *e) {
     if (!e->cuts || !device_computes(e->runtime.context.device)) return;
     for (int i = 0; i < num_cuts(e); i++) upload_orders(e, i);
+    if (exchanges_heads(e)) upload_shares(e);
 }
 
 void sequences_cut(Engine *e, const Batch *batch) {
@@ -68,6 +90,7 @@ void sequences_set(const Engine *e, int k, Microbatch *mb) {
     if (!e->cuts) return;
     mb->cut = &e->cuts[i];
     mb->from_ranks = tensor_rows(e->from_ranks, i, 1), mb->to_ranks = tensor_rows(e->to_ranks, i, 1);
+    mb->to_heads = e->to_heads, mb->from_heads = e->from_heads;
 }
 
 // Calls `each` for every neighbouring part of this rank's rows in m microbatches: `count` rows from `local` on, which
@@ -101,8 +124,9 @@ void sequences_upload(Engine *e, Tensor to, int m, const void *from) {
     const Context *c = &e->runtime.context;
     _Static_assert(sizeof(float) == sizeof(int32_t), "a mask is cut like tokens");
     bool positions = !from && to.data == e->positions.data;
+    bool whole = to.data == e->first_keys.data && exchanges_heads(e);
     if (!to.data) return;
-    if (e->cuts && device_computes(c->device)) {
+    if (e->cuts && !whole && device_computes(c->device)) {
         for_parts(e, m, from, context_rank(c, ROLE_CONTEXT), positions ? take_positions : take_values);
         from = e->sequence_room;
     }

@@ -3,6 +3,7 @@
 #include "nn/recipes.h"
 #include "train/train.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -36,11 +37,23 @@ static double yarn_attention(const Options *o) {
     return model_yarn_scale(factor, scale) / model_yarn_scale(factor, all);
 }
 
+static RopeFactors factors_of(const StringList *words) {
+    RopeFactors factors = {.count = words->count};
+    for (int i = 0; i < words->count; i++) factors.at[i] = strtod(words->items[i], NULL);
+    return factors;
+}
+
 static Rope scaling_of_type(const Options *o) {
     Rope rope = {.kind = ROPE_DYNAMIC,
                  .factor = o->rope_scaling_factor,
                  .original = o->rope_original_max_position_embeddings};
     if (!strcmp(o->rope_scaling_type, "dynamic")) return rope;
+    if (!strcmp(o->rope_scaling_type, "longrope")) {
+        rope.kind = ROPE_LONG;
+        rope.attention = isnan(o->yarn_attention_factor) ? 0 : o->yarn_attention_factor;
+        rope.shorter = factors_of(&o->rope_short_factors), rope.longer = factors_of(&o->rope_long_factors);
+        return rope;
+    }
     rope.kind = ROPE_YARN;
     rope.low = o->yarn_beta_slow, rope.high = o->yarn_beta_fast;
     rope.mscale_all = o->multi_latent_attention ? o->mscale_all_dim : 0;
@@ -67,6 +80,10 @@ static ModelFamily family_of_name(const char *name) {
         [FAMILY_MINICPM3] = "minicpm3",
         [FAMILY_DEEPSEEK_V2] = "deepseek_v2",
         [FAMILY_DEEPSEEK_V3] = "deepseek_v3",
+        [FAMILY_MIXTRAL] = "mixtral",
+        [FAMILY_QWEN3_MOE] = "qwen3_moe",
+        [FAMILY_OLMOE] = "olmoe",
+        [FAMILY_GRANITE_MOE] = "granitemoe",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
@@ -114,6 +131,7 @@ ModelShape options_model(const Options *o, int vocabulary) {
                           : 0,
         .router_sigmoid = has_experts && !strcmp(o->moe_router_score_function, "sigmoid"),
         .router_pre_softmax = has_experts && o->moe_router_pre_softmax,
+        .router_bias = has_experts && o->moe_router_enable_expert_bias,
         .router_scale = has_experts && o->moe_router_topk_scaling_factor != 1
                             ? (float)o->moe_router_topk_scaling_factor
                             : 0,
@@ -169,6 +187,24 @@ static ScalingRecipe scaling_of(const Options *o) {
     CHECK(false, "no recipe is named %s", name);
 }
 
+static RouterTraining router_training(const Options *o) {
+    const char *type = o->moe_router_load_balancing_type;
+    if (o->num_experts == INT_UNSET) return (RouterTraining){0};
+    return (RouterTraining){
+        .balance = strcmp(type, "none") ? (float)o->moe_aux_loss_coeff : 0,
+        .by_sequence = !strcmp(type, "seq_aux_loss"),
+        .z = (float)o->moe_z_loss_coeff,
+        .capacity = isnan(o->moe_expert_capacity_factor) ? 0 : (float)o->moe_expert_capacity_factor,
+        .by_position = !strcmp(o->moe_token_drop_policy, "position"),
+        .jitter = (float)o->moe_input_jitter_eps};
+}
+
+static ContextWay context_way(const Options *o) {
+    return !strcmp(o->cp_comm_type, "a2a")   ? CONTEXT_ALL_TO_ALL
+           : !strcmp(o->cp_comm_type, "p2p") ? CONTEXT_RING
+                                             : CONTEXT_ALL_GATHER;
+}
+
 static ModelMode model_mode(const Options *o, int vocabulary) {
     return (ModelMode){
         .microbatch = o->micro_batch_size,
@@ -184,6 +220,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .wide_first = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 : 0,
         .wide_last = o->first_last_layers_bf16 ? o->num_layers_at_end_in_bf16 : 0,
         .context_ranks = o->shape.cp,
+        .context_way = context_way(o),
         .sequence_parallel = o->shape.sequence_parallel,
         .keep_probabilities = o->shape.keep_probabilities,
         .attention = !strcmp(o->attention_backend, "flash")   ? ATTENTION_OWN
@@ -193,6 +230,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .recompute = recompute_of(o->shape.recompute),
         .recompute_layers = o->shape.recompute_layers,
         .distribute_saved = o->distribute_saved_activations,
+        .router = router_training(o),
     };
 }
 
@@ -298,6 +336,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .stash_limit = shape->schedule_stash_limit,
         .scatter_gather = o->scatter_gather_tensors_in_pipeline,
         .sharding = shape->sharding,
+        .reduce_every = o->reduce_grads_every_microbatch,
         .share_values = o->share_parameters && shape->sharding == SHARD_VALUES,
         .virtual_data = shape->virtual_data,
         .overlap_gradients = o->overlap_grad_reduce,
@@ -315,6 +354,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .positions = o->reset_position_ids || options_have_conversations(o),
         .per_token = o->calculate_per_token_loss || o->sft,
         .audits = o->audit_interval > 0,
+        .bias_rate = (float)o->moe_router_bias_update_rate,
         .preference = options_preference(o),
     };
     spec->grid.size[AXIS_CP] = shape->cp;

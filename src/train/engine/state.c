@@ -137,6 +137,10 @@ Status state_bytes(const ModelShape *shape, const StateKinds *kinds, int64_t *by
     TRY(model_weights(shape, &weights, &count));
     for (int i = 0; i < count; i++) {
         if (weights[i].is_frozen) continue;
+        if (weights[i].is_by_rule) {
+            *bytes += weights[i].rows * weights[i].cols * (int64_t)sizeof(float);
+            continue;
+        }
         int moments = kinds->muon && weights[i].is_hidden_matrix ? 1 : 2;
         int tensors = 1 + (kinds->moments ? moments : 0) + kinds->ema;
         *bytes += weights[i].rows * weights[i].cols * (int64_t)sizeof(float) * tensors;
@@ -177,6 +181,23 @@ static Status gather_amax(Gathering *g, Engine *e) {
     return OK;
 }
 
+// Parameters that no optimizer steps: every replica has the whole of them.
+static Status gather_by_rule(Gathering *g) {
+    const Params *params = g->engine->optimizer.params;
+    for (int i = 0; i < params->count && !params->adapters_only; i++) {
+        const Param *p = params->items[i];
+        if (!p->spec.by_rule || p->chunk < 0) continue;
+        OwnedPart whole = {.param = p,
+                           .count = param_local_count(p),
+                           .value = p->value,
+                           .main = p->value,
+                           .copies = context_ranks(g->context, ROLE_REPLICAS),
+                           .copy = context_rank(g->context, ROLE_REPLICAS)};
+        TRY(gather_part(g, &whole));
+    }
+    return OK;
+}
+
 static Status take_copy(EngineState *state, int64_t elements) {
     if (state->capacity >= elements) return OK;
     free(state->memory);
@@ -198,6 +219,7 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
     state->count = 0, state->bytes = 0;
     TRY(optimizer_visit(optimizer, gather_part, &g));
     TRY(gather_amax(&g, engine));
+    TRY(gather_by_rule(&g));
     if (copied) TRY(take_copy(state, g.used));
     free(state->items);
     free(state->sources);
@@ -208,7 +230,8 @@ Status engine_state(Engine *engine, bool moments, bool copied, EngineState *stat
     g.capacity = state->count + 1, g.used = 0;
     state->count = 0, state->bytes = 0;
     TRY(optimizer_visit(optimizer, gather_part, &g));
-    return gather_amax(&g, engine);
+    TRY(gather_amax(&g, engine));
+    return gather_by_rule(&g);
 }
 
 void engine_state_free(EngineState *state) {

@@ -1,0 +1,57 @@
+// The rules of shards: what data-parallel ranks cut, and how they sum gradients and gather values.
+#include "config/rules.h"
+#include "layout/kinds.h"
+#include <string.h>
+
+Sharding options_sharding(const Options *o) {
+    const char *name = o->data_parallel_sharding_strategy;
+    if (!name) return o->use_distributed_optimizer ? SHARD_OPTIMIZER : SHARD_NOTHING;
+    Sharding sharding = 0;
+    while (strcmp(name, sharding_names[sharding]) != 0) sharding++;
+    return sharding;
+}
+
+Status resolve_sharding(Options *o) {
+    o->shape.sharding = options_sharding(o);
+    if (o->shape.sharding == SHARD_NOTHING && o->use_distributed_optimizer)
+        return fail(
+            ERR_CONFIG,
+            "--use-distributed-optimizer cuts the optimizer state, and --data-parallel-sharding-strategy "
+            "no_shard nothing: leave out one of them");
+    o->use_distributed_optimizer = o->shape.sharding >= SHARD_OPTIMIZER;
+    return OK;
+}
+
+// Source: Megatron-LM, validate_args.
+Status check_gathers(Options *o) {
+    const char *missing = !o->use_distributed_optimizer ? "--use-distributed-optimizer"
+                          : !o->overlap_grad_reduce     ? "--overlap-grad-reduce"
+                                                        : NULL;
+    if (!o->overlap_param_gather || !missing) return OK;
+    return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
+}
+
+static Status refuse_sums(const char *option, const char *why) {
+    return fail(
+        ERR_CONFIG,
+        "--reduce-grads-every-microbatch and %s cannot be set at the same time: %s; leave out one of them",
+        option, why);
+}
+
+Status check_sums(Options *o) {
+    const ScheduleKind *kind = schedule_kind(o->shape.schedule);
+    if (!o->reduce_grads_every_microbatch) return OK;
+    if (kind->splits_backward)
+        return fail(
+            ERR_CONFIG,
+            "--reduce-grads-every-microbatch: --schedule %s adds to the gradients of all layers in turn: use "
+            "--schedule %s, or leave one of them out",
+            kind->name, schedule_kind_default(o->shape.vp)->name);
+    if (o->shape.virtual_data)
+        return refuse_sums("--virtual-data-parallel", "it adds the microbatches of a rank first");
+    if (o->audit_interval > 0)
+        return refuse_sums("--audit-interval", "an audit looks at sums of microbatches");
+    if (!strcmp(o->optimizer, "muon"))
+        return refuse_sums("--optimizer muon", "it steps matrices in the memory of whole gradients");
+    return OK;
+}
