@@ -84,10 +84,10 @@ static void add_y_ticks(const Plot *p) {
 }
 
 static void add_x_ticks(const Plot *p) {
-    double step = fmax(1, tick_step(p->last));
+    double step = fmax(1, tick_step(p->last)), edge = WIDTH - 20; // a label beyond it would leave the chart
     for (double value = 0; value <= p->last && p->last > 0; value += step)
         text_add(p->out, "<text x=\"%.1f\" y=\"%d\" class=\"%s\">%s</text>\n", x_of(p, value),
-                 HEIGHT - BOTTOM + 17, value + step > p->last ? "end" : "middle", word_count(value).text);
+                 HEIGHT - BOTTOM + 17, x_of(p, value) > edge ? "end" : "middle", word_count(value).text);
     text_add(p->out, "<path class=\"axis\" d=\"M%d %dH%d\"/>\n", LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT);
 }
 
