@@ -138,6 +138,7 @@ static void other_experts(void) {
         {olmoe, "\"num_experts\": 3", "\"num_experts\": 1000", ERR_DATA,
          "2 layers with experts in config.json"},
         {olmoe, "\"num_experts\": 3", "\"num_experts\": 4", ERR_DATA, "mlp.gate.weight is not [4, 32]"},
+        {olmoe, "\"num_experts\": 3", "\"num_local_experts\": 4", ERR_DATA, "mlp.gate.weight is not [4, 32]"},
         {olmoe, "\"intermediate_size\": 20", "\"intermediate_size\": 21", ERR_DATA,
          "mlp.experts.0.gate_proj.weight is not [21, 32]"},
         {granite_moe, "\"intermediate_size\": 20", "\"intermediate_size\": 21", ERR_DATA,

@@ -64,14 +64,14 @@ typedef enum {
     TIMES_DEPTH,    // ours times sqrt(layers); null and what makes 1 are 0 of ours
     OF_WIDTH,       // hidden size / ours; likewise
     NEGATED,        // of a flag: false is true of ours
+    OTHER_NAME,     // of the whole number of the row before it: read where it is there, never written
 } MemberMeaning;
 
 typedef struct {
     const char *name, *gguf; // gguf NULL: it has no such member
     const char *size;        // the member of ModelShape
     MemberMeaning meaning;
-    double missing;    // the value of a configuration without it, as that spells it
-    const char *other; // another name of a whole number that is read, too; NULL: there is none
+    double missing; // the value of a configuration without it, as that spells it
 } FamilyMember;
 
 enum { MAX_FAMILY_MEMBERS = 8 };

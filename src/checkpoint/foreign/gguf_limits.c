@@ -94,7 +94,7 @@ static Status check_member(const Family *f, const FamilyMember *m, const ModelSh
     if (m->gguf && m->meaning == SAME_CAP && is_zero)
         return fail(ERR_UNAVAILABLE, "llama.cpp's %s has no models without %s: --to hf can hold it", f->gguf,
                     m->name);
-    if (m->gguf) return OK;
+    if (m->gguf || m->meaning == OTHER_NAME) return OK;
     if (m->meaning == NEGATED)
         return *(const bool *)((const char *)s + size->field.offset) ==
                        *(const bool *)((const char *)&f->is + size->field.offset)

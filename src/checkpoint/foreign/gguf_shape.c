@@ -257,7 +257,8 @@ static Status read_member(const Keys *k, const FamilyMember *m, ModelShape *s) {
     const ManifestField *field = &size_named(m->size)->field;
     bool scale = !strcmp(m->size, "softmax_scale"); // 0, as in ours: by the size of a head
     double value = scale || !m->gguf ? 0 : m->missing;
-    if (m->meaning == NEGATED) return OK; // as llama.cpp takes all models of the family
+    // As llama.cpp takes all models of the family; a name of no GGUF.
+    if (m->meaning == NEGATED || m->meaning == OTHER_NAME) return OK;
     if (m->gguf) TRY(read_number(k, m->gguf, field->least, field->most, &value));
     // llama.cpp tells the largest Gemma 2 and 3 by their layers.
     bool largest = m->meaning == INVERSE_SQUARE && s->layers == k->family->gguf_hidden_scale_layers;

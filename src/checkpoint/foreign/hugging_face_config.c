@@ -113,11 +113,9 @@ static Status read_flag(Config *c, const FamilyMember *m, const ManifestField *f
 }
 
 static Status read_whole(Config *c, const FamilyMember *m, const ManifestField *field, ModelShape *s) {
-    int value = (int)m->missing;
-    if (m->other) TRY(config_size(c, m->other, (int)field->most, &value));
-    TRY(config_size(c, m->name, (int)field->most, &value));
-    *(int *)(void *)((char *)s + field->offset) = value;
-    return OK;
+    int *value = (void *)((char *)s + field->offset);
+    if (m->meaning != OTHER_NAME) *value = (int)m->missing;
+    return config_size(c, m->name, (int)field->most, value);
 }
 
 static Status read_other(Config *c, const FamilyMember *m, ModelShape *s) {

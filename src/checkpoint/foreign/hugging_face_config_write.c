@@ -311,7 +311,7 @@ static void write_llama(const ModelShape *s, const Family *f, Text *out) {
     write_no_rope(s, f, out);
     if (f->says & SAYS_SPARSE) write_layers_with_experts(s, out);
     for (const FamilyMember *m = f->members; m < f->members + MAX_FAMILY_MEMBERS && m->name; m++)
-        if (s->experts || !size_is_of_experts(m->size)) write_member(s, m, out);
+        if (m->meaning != OTHER_NAME && (s->experts || !size_is_of_experts(m->size))) write_member(s, m, out);
     write_rotation(s, f, out);
 }
 
