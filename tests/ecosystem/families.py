@@ -93,6 +93,9 @@ FEATURES = {
     "Nemotron": ("Nemotron", dict(GROUPS), "squared ReLU, LayerNorm by 1 + weight"),
     "MiniCPM3": ("MiniCPM3", dict(LATENT, q_lora_rank=24, scale_emb=3, scale_depth=1.5, dim_model_base=32),
                  "latent attention, multipliers, tied"),
+    "MiniCPM3, LongRoPE": ("MiniCPM3", dict(LATENT, q_lora_rank=24, original_max_position_embeddings=24,
+                                            rope_parameters=dict(long_rope(0.5), partial_rotary_factor=1.0)),
+                           "latent attention, rotations scaled as `longrope`, long texts"),
     "DeepSeek-V2, dense": ("DeepseekV2", dict(DENSE, q_lora_rank=None, rope_parameters=dict(
         YARN, rope_theta=1e4, mscale=0.707, mscale_all_dim=0.4)), "latents of keys and values alone, YaRN of scores"),
     "DeepSeek-V2-Lite": ("DeepseekV2", dict(LATENT, q_lora_rank=None, first_k_dense_replace=1, n_routed_experts=6,
