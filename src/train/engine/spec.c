@@ -84,6 +84,7 @@ static ModelFamily family_of_name(const char *name) {
         [FAMILY_QWEN3_MOE] = "qwen3_moe",
         [FAMILY_OLMOE] = "olmoe",
         [FAMILY_GRANITE_MOE] = "granitemoe",
+        [FAMILY_QWEN2_MOE] = "qwen2_moe",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
