@@ -49,7 +49,7 @@ typedef struct {
     Rope rope;
     double base, share;
     int positions, original; // of the model, with and before scaling; 0: it is not said
-    int columns; // of a head, of which a share rotates
+    int columns;             // of a head, of which a share rotates
     bool latent;
 } Rotation;
 
