@@ -146,6 +146,17 @@ static inline ModelShape phi3(void) {
     return s;
 }
 
+static inline ModelShape long_phi3(void) {
+    ModelShape s = phi3();
+    s.window = 0, s.positions = s.sequence;
+    s.rope = (Rope){.kind = ROPE_LONG,
+                    .factor = 2,
+                    .original = s.positions / 2,
+                    .shorter = {.count = 3, .at = {1, 1.25, 1.5, 2}},
+                    .longer = {.count = 3, .at = {1.0625, 4, 32, 40}}};
+    return s;
+}
+
 static inline ModelShape olmo2(void) {
     ModelShape s = llama();
     s.norm_place = NORM_POST, s.qk_norm = QK_NORM_ALL;
@@ -271,12 +282,12 @@ static inline ModelShape deepseek3_moe(void) {
 
 typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {
-    gpt2,         untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
-    wide_heads,   attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
-    qwen3,        smollm3,          phi3,       olmo2,      gemma2,         gemma3,
-    neox,         stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
-    deepseek3,    mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite,
-    deepseek3_moe};
+    gpt2,          untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
+    wide_heads,    attention_biases, mlp_biases, exact_gelu, llama3_rope,    linear_rope,
+    qwen3,         smollm3,          phi3,       olmo2,      gemma2,         gemma3,
+    neox,          stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
+    deepseek3,     mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite,
+    deepseek3_moe, long_phi3};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

@@ -155,6 +155,14 @@ static void divisors(void) {
     Gguf *file = exported(shape);
     EXPECT(gguf_tensor(file, "rope_freqs.weight"), "no divisors");
     gguf_close(file);
+    shape = long_phi3(), shape.family = FAMILY_MISTRAL, shape.rotary_columns = 0;
+    shape.rope.shorter.count = shape.rope.longer.count = 4;
+    expect_refused(shape, "llama has no LongRoPE");
+    shape = long_phi3(), shape.window = shape.positions;
+    file = exported(shape);
+    EXPECT(gguf_tensor(file, "rope_factors_long.weight") && gguf_tensor(file, "rope_factors_short.weight"),
+           "no divisors");
+    EXPECT(fabsf(real(file, "phi3.rope.scaling.attn_factor") - 1.1547005f) < 1e-6f, "sqrt(1 + ln 2 / ln 8)");
     shape = llama3_rope(), shape.family = FAMILY_MISTRAL;
     file = exported(shape);
     EXPECT(gguf_tensor(file, "rope_freqs.weight"), "no divisors");

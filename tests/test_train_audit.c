@@ -19,25 +19,15 @@ typedef struct {
 } Case;
 
 static const Case cases[] = {
-    {GRID(1, 2, 1), F32, false, "1f1b", 1, 0, 10},
-    {GRID(1, 4, 1), BF16, true, "1f1b", 1, 0, 10},
-    {GRID(1, 2, 1), F32, true, "1f1b", 1, 2, 8},
-    {GRID(1, 1, 1), F32, false, "1f1b", 1, 4, 6},
-    {GRID(1, 2, 2), F32, false, "1f1b", 1, 0, 10},
-    {GRID(2, 2, 1), BF16, false, "1f1b", 1, 0, 10},
-    {GRID(2, 4, 1), F32, true, "gpipe", 1, 2, 8},
-    {GRID(1, 2, 2), BF16, true, "interleaved", 2, 0, 8},
-    {GRID(1, 4, 2), F32, true, "zb-h1", 1, 0, 8},
-    {GRID(1, 2, 2), F32, false, "zb-h2", 1, 2, 6},
-    {GRID(2, 2, 2), F32, true, "zb-v", 2, 0, 8},
-    {GRID(1, 4, 2), BF16, false, "interleaved", 2, 2, 8},
-    {GRID(2, 1, 2), F32, false, "interleaved", 2, 0, 4},
-    {GRID(1, 3, 1), F16, false, "1f1b", 1, 0, 6},
-    {GRID(1, 2, 1), E4M3, false, "1f1b", 1, 0, 6},
-    {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
-    {CUT_GRID(2, 2), F32, true, "1f1b", 1, 0, 8},
-    {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
-    {GRID(1, 2, 2), F32, 2, "1f1b", 1, 0, 8},
+    {GRID(1, 2, 1), F32, false, "1f1b", 1, 0, 10},       {GRID(1, 4, 1), BF16, true, "1f1b", 1, 0, 10},
+    {GRID(1, 2, 1), F32, true, "1f1b", 1, 2, 8},         {GRID(1, 1, 1), F32, false, "1f1b", 1, 4, 6},
+    {GRID(1, 2, 2), F32, false, "1f1b", 1, 0, 10},       {GRID(2, 2, 1), BF16, false, "1f1b", 1, 0, 10},
+    {GRID(2, 4, 1), F32, true, "gpipe", 1, 2, 8},        {GRID(1, 2, 2), BF16, true, "interleaved", 2, 0, 8},
+    {GRID(1, 4, 2), F32, true, "zb-h1", 1, 0, 8},        {GRID(1, 2, 2), F32, false, "zb-h2", 1, 2, 6},
+    {GRID(2, 2, 2), F32, true, "zb-v", 2, 0, 8},         {GRID(1, 4, 2), BF16, false, "interleaved", 2, 2, 8},
+    {GRID(2, 1, 2), F32, false, "interleaved", 2, 0, 4}, {GRID(1, 3, 1), F16, false, "1f1b", 1, 0, 6},
+    {GRID(1, 2, 1), E4M3, false, "1f1b", 1, 0, 6},       {CUT_GRID(2, 2), F32, false, "1f1b", 1, 0, 8},
+    {CUT_GRID(2, 2), F32, true, "1f1b", 1, 0, 8},        {CUT_GRID(2, 2), F32, 2, "1f1b", 1, 0, 8},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases };
@@ -496,8 +486,7 @@ static void damaged_runs(void) {
         }
     }
     damages = false;
-    fclose(stdout);
-    stdout = out;
+    fclose(stdout), stdout = out;
 }
 
 int main(int argc, char **argv) {

@@ -85,6 +85,11 @@ static void set_real(GgufMetadata *m, const Family *family, const char *name, do
 static void describe_rotation(GgufMetadata *m, const Family *family, const ModelShape *s) {
     const Rope *rope = &s->rope;
     set_real(m, family, "rope.freq_base", s->rotary_base);
+    if (rope->kind == ROPE_LONG) {
+        gguf_set_u32(m, key_of(family, "rope.scaling.original_context_length").text,
+                     (uint32_t)rope->original);
+        set_real(m, family, "rope.scaling.attn_factor", model_rotary_factor(s, false));
+    }
     if (rope->kind != ROPE_LINEAR && rope->kind != ROPE_YARN) return;
     gguf_set_string(m, key_of(family, "rope.scaling.type").text,
                     rope->kind == ROPE_LINEAR ? "linear" : "yarn");

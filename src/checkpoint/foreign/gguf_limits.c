@@ -41,8 +41,7 @@ static Status check_layers(const Family *f, const ModelShape *s) {
 static Status check_rotation(const Family *f, const ModelShape *s) {
     const Rope *rope = &s->rope;
     if (rope->kind == ROPE_DYNAMIC) return refuse(f, "dynamic scaling of rotary positions");
-    if (rope->kind == ROPE_LONG)
-        return fail(ERR_UNAVAILABLE, "LongRoPE is not written to GGUF files: --to hf can hold it");
+    if (rope->kind == ROPE_LONG && f->family != FAMILY_PHI3) return refuse(f, "LongRoPE");
     if (rope->kind == ROPE_LLAMA3 && !says(f, FREQUENCIES_IN_GGUF))
         return refuse(f, "llama3 scaling of rotary positions");
     if (rope->unrounded) return refuse(f, "YaRN without rounding (no-yarn-correction-range-round-to-int)");

@@ -156,12 +156,42 @@ static Status read_divisors(const Keys *k, ModelShape *s) {
         k->file->path);
 }
 
+static Status read_factors(const Keys *k, const char *name, int pairs, RopeFactors *out) {
+    float factors[MAX_ROPE_FACTORS];
+    const GgufTensor *t = gguf_tensor(k->file, name);
+    bool right = t && t->ndim == 1 && t->dims[0] == pairs && pairs <= MAX_ROPE_FACTORS;
+    if (right) gguf_read(k->file, t, 0, pairs, factors);
+    out->count = pairs;
+    for (int i = 0; right && i < pairs; i++) {
+        out->at[i] = (double)factors[i];
+        right = out->at[i] > 0 && out->at[i] <= 65536;
+    }
+    return right ? OK : fail(ERR_DATA, "%s: tensor %s is not %d numbers above 0", k->file->path, name, pairs);
+}
+
+// LongRoPE's divisors are tensors. Its factor of sines and cosines is told where it is not the usual one.
+static Status read_longrope(const Keys *k, int original, ModelShape *s) {
+    Rope rope = {.kind = ROPE_LONG, .original = original, .factor = fmax(1, (double)s->positions / original)};
+    double attention = NAN;
+    int pairs = model_rotary_columns(s) / 2;
+    if (original < 2)
+        return fail(ERR_DATA, "%s: LongRoPE with an original length of %d", k->file->path, original);
+    TRY(read_number(k, "rope.scaling.attn_factor", 1e-6, 1 << 16, &attention));
+    TRY(read_factors(k, "rope_factors_short.weight", pairs, &rope.shorter));
+    TRY(read_factors(k, "rope_factors_long.weight", pairs, &rope.longer));
+    s->rope = rope;
+    if ((float)attention != (float)model_rotary_factor(s, false)) s->rope.attention = attention;
+    return OK;
+}
+
 static Status read_scaling(const Keys *k, ModelShape *s) {
     enum { MOST = 1 << 16, POSITIONS = 1 << 24 };
     const GgufPair *type = pair_of(k, "rope.scaling.type");
     Rope rope = {.factor = NAN, .high = 32, .low = 1, .original = s->positions};
     pair_of(k, "rope.scaling.finetuned"); // says nothing about the function
     TRY(read_whole(k, "rope.scaling.original_context_length", 1, POSITIONS, &rope.original));
+    if (k->family->family == FAMILY_PHI3 && has(k, "rope_factors_long.weight"))
+        return read_longrope(k, rope.original, s);
     if (!type || gguf_string_is(type, "none")) return OK;
     rope.kind = gguf_string_is(type, "linear") ? ROPE_LINEAR : ROPE_YARN;
     if (rope.kind == ROPE_YARN && !gguf_string_is(type, "yarn"))

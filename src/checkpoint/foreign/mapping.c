@@ -359,19 +359,13 @@ static void add_zeros(const Maker *maker, const Name *name) {
     snprintf(t->name, sizeof t->name, "model.layers.%d.self_attn.o_proj.bias", name->layer);
 }
 
-// llama.cpp stores Llama 3's scaling as divisors of the frequencies of the rotation.
-static Status add_divisors(const Maker *maker) {
-    Mapping *m = maker->mapping;
-    const ModelShape *s = maker->shape;
-    if (maker->format != FORMAT_GGUF || s->rope.kind != ROPE_LLAMA3) return OK;
+// A tensor of divisors of the frequencies that `s` scales.
+static Status add_divisors_of(Mapping *m, const char *name, const ModelShape *s) {
     ModelShape plain = *s;
     plain.rope = (Rope){0};
     TheirTensor *t = &m->tensors[m->num_tensors++];
-    *t = (TheirTensor){.name = "rope_freqs.weight",
-                       .rows = model_rotary_columns(s) / 2,
-                       .cols = 1,
-                       .is_vector = true,
-                       .transposed = true};
+    *t = (TheirTensor){.rows = model_rotary_columns(s) / 2, .cols = 1, .is_vector = true, .transposed = true};
+    snprintf(t->name, sizeof t->name, "%s", name);
     t->values = malloc((size_t)t->rows * sizeof *t->values);
     if (!t->values)
         return fail(ERR_OS, "no memory for the frequencies of %d columns", model_rotary_columns(s));
@@ -379,6 +373,18 @@ static Status add_divisors(const Maker *maker) {
         t->values[i] =
             (float)(model_rotary_frequency(&plain, i, false) / model_rotary_frequency(s, i, false));
     return OK;
+}
+
+// llama.cpp stores Llama 3's scaling and LongRoPE as divisors of the frequencies of the rotation.
+static Status add_divisors(const Maker *maker) {
+    ModelShape s = *maker->shape;
+    if (maker->format != FORMAT_GGUF) return OK;
+    if (s.rope.kind == ROPE_LLAMA3) return add_divisors_of(maker->mapping, "rope_freqs.weight", &s);
+    if (s.rope.kind != ROPE_LONG) return OK;
+    s.sequence = s.rope.original + 1;
+    TRY(add_divisors_of(maker->mapping, "rope_factors_long.weight", &s));
+    s.sequence = s.rope.original;
+    return add_divisors_of(maker->mapping, "rope_factors_short.weight", &s);
 }
 
 // Some families have a tensor for their output in GGUF even where it is tied.
