@@ -97,6 +97,14 @@ if check "models with experts are planned"; then
         --expert-model-parallel-size 3
     refused 64 "--expert-imbalance: 0.5 is not allowed here" "${experts[@]}" --expert-imbalance 0.5
 fi
+latent=("${experts[@]}" --normalization RMSNorm --position-embedding-type rope --multi-latent-attention --qk-layernorm
+    --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --fp8-format hybrid --fp8-recipe mxfp8)
+if check "latent attention has products of 8 bits in programs that have them"; then
+    answer latent "${latent[@]}" --tp 1 --pp 1 --mbs 1 --expert-model-parallel-size 8
+    says latent "# trireme train refuses products of 8 and 4 bits with latent attention"
+    refused 78 "trireme computes products of latent attention in bf16: leave out" \
+        "${latent[@]/mxfp8/tensorwise}" --tp 1 --pp 1 --mbs 1 --stack trireme-cuda
+fi
 if check "of a run's time a share is training"; then
     need answer_best
     answer derated "${question[@]}" --tokens 300B --price 2.10 --goodput 0.5

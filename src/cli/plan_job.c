@@ -155,6 +155,12 @@ static Status choose_factors(PlanJob *job) {
                     "--stack %s: trireme computes products in %s as bf16, and a plan has no price for their "
                     "factors: use --fp8-recipe tensorwise, or leave out --fp4-format",
                     job->stack.name, factor_format_name(factors));
+    if (factors && job->stack.is_trireme && model_is_latent(&job->model))
+        return fail(
+            ERR_CONFIG,
+            "--stack %s: trireme computes products of latent attention in bf16: leave out the products in %s, "
+            "or --multi-latent-attention",
+            job->stack.name, factor_format_name(factors));
     job->space.factors = factors;
     return OK;
 }

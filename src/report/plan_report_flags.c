@@ -289,6 +289,8 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
     char program[64];
     add_missing(c->factors > FACTORS_FP8,
                 "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
+    add_missing(c->factors && model_is_latent(model),
+                "trireme train refuses products of 8 and 4 bits with latent attention: leave them out", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
     Command command = command_begin(out, program);
     if (c->device) put(&command, "--device %s", c->device);
