@@ -97,6 +97,14 @@ if check "models with experts are planned"; then
         --expert-model-parallel-size 3
     refused 64 "--expert-imbalance: 0.5 is not allowed here" "${experts[@]}" --expert-imbalance 0.5
 fi
+latent=("${experts[@]}" --normalization RMSNorm --position-embedding-type rope --multi-latent-attention --qk-layernorm
+    --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --fp8-format hybrid --fp8-recipe mxfp8)
+if check "latent attention has products of 8 bits in programs that have them"; then
+    answer latent "${latent[@]}" --tp 1 --pp 1 --mbs 1 --expert-model-parallel-size 8
+    says latent "# trireme train refuses products of 8 and 4 bits with latent attention"
+    refused 78 "trireme computes products of latent attention in bf16: leave out" \
+        "${latent[@]/mxfp8/tensorwise}" --tp 1 --pp 1 --mbs 1 --stack trireme-cuda
+fi
 if check "of a run's time a share is training"; then
     need answer_best
     answer derated "${question[@]}" --tokens 300B --price 2.10 --goodput 0.5
@@ -365,6 +373,26 @@ if check "a plan knows Muon's time and memory"; then
         complain "a step takes $(number adam step_s) s, with Muon $(number muon step_s)"
     says halves "--optimizer muon --muon-num-ns-steps 9"
 fi
+if check "ranks of a sequence and instances of the optimizer are planned as they are trained"; then
+    shared=("${small[@]}" --attention-dropout 0 --seq-length 8192 --max-position-embeddings 8192)
+    for way in all_gather a2a p2p; do answer "$way" "${shared[@]}" --cp 4 --cp-comm-type "$way" --json; done
+    answer words "${shared[@]}" --cp 4 --cp-comm-type p2p
+    says words "--cp-comm-type p2p"
+    [[ $(for way in all_gather a2a p2p; do number "$way" step_s; done | sort -u | wc -l) == 3 ]] ||
+        complain "ways of context parallelism take the same time"
+    answer whole "${small[@]}" --use-distributed-optimizer --json
+    answer parts "${small[@]}" --use-distributed-optimizer --num-distributed-optimizer-instances 2 --json
+    [[ $(number parts optimizer_instances) == 2 ]] || complain "instances: $(cat parts.out)"
+    says parts "--num-distributed-optimizer-instances 2"
+    awk -v a="$(number whole total)" -v b="$(number parts total)" 'BEGIN { exit !(b > a && a > 0) }' ||
+        complain "instances take no more memory: $(number parts total) bytes"
+fi
+refuse 78 "does not divide the 16 replicas of parameters: use 2" "${small[@]}" --use-distributed-optimizer \
+    --num-distributed-optimizer-instances 3
+refuse 78 "use 1f1b, or leave out --reduce-grads-every-microbatch" --model gpt3-1.3b --gpus 16 --machine dgx-h100 --gbs 64 \
+    --tp 1 --pp 2 --mbs 1 --schedule zb-h1 --data-parallel-sharding-strategy optim_grads --reduce-grads-every-microbatch
+refuse 78 "use c = 8, or --cp-comm-type all_gather" "${small[@]}" --num-attention-heads 24 --hidden-size 2304 --cp 16 \
+    --cp-comm-type a2a
 refuse 78 "knows trireme's own Muon alone" "${question[@]}" --optimizer muon
 refuse 78 "did you mean gpt3-175b?" --model gpt3-175 --gpus 8 --machine dgx-a100 --gbs 8
 refuse 64 "did you mean dgx-a100?" --model gpt3-175b --gpus 8 --machine dgx-a10 --gbs 8

@@ -45,45 +45,50 @@ static void options_memory(int argc, const char **words, int ranks, size_t *most
 #define MUON                                                                                                 \
     { .iterations = 5, .momentum = 0.9, .split_qkv = true, .coefficients = "quintic", .extra_scale = 1 }
 
+// Ways to run it, and the options that say so.
+static const struct {
+    ParallelConfig config;
+    const char *words[8];
+    int count;
+} cases[] = {
+    {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b"}, {0}, 0},
+    {{.grid = GRID(2, 1, 1), .chunks = 1, .schedule = "1f1b", .sequence_parallel = true},
+     {"--tp", "2", "--sequence-parallel"},
+     3},
+    {{.grid = GRID(1, 2, 1), .chunks = 1, .schedule = "1f1b", .zero_stage = 1},
+     {"--use-distributed-optimizer"},
+     1},
+    {{.grid = GRID(1, 1, 2), .chunks = 2, .schedule = "interleaved"}, {"--pp", "2", "--vp", "2"}, 4},
+    {{.grid = GRID(1, 1, 2), .chunks = 1, .schedule = "zb-h1", .recompute = RECOMPUTE_UNIFORM},
+     {"--pp", "2", "--schedule", "zb-h1", "--recompute-granularity", "full", "--recompute-method", "uniform"},
+     8},
+    {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "gpipe", .attention = ATTENTION_UNFUSED},
+     {"--attention-backend", "unfused", "--schedule", "gpipe"},
+     4},
+    {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b", .dtype = BF16, .device = "cuda-sim"},
+     {"--bf16", "--device", "cuda-sim"},
+     3},
+    {{.grid = GRID(2, 1, 1), .chunks = 1, .schedule = "1f1b", .muon = MUON},
+     {"--tp", "2", "--optimizer", "muon"},
+     4},
+    {{.grid = GRID(1, 2, 1), .chunks = 1, .schedule = "1f1b", .dtype = BF16, .zero_stage = 1, .muon = MUON},
+     {"--bf16", "--use-distributed-optimizer", "--optimizer", "muon"},
+     4},
+    {{.grid = {.size = {[AXIS_CP] = 2}}, .chunks = 1, .schedule = "1f1b", .context_way = CONTEXT_RING},
+     {"--context-parallel-size", "2", "--cp-comm-type", "p2p"},
+     4},
+    {{.grid = {.size = {[AXIS_CP] = 2}}, .chunks = 1, .schedule = "1f1b", .context_way = CONTEXT_ALL_TO_ALL},
+     {"--context-parallel-size", "2", "--cp-comm-type", "a2a"},
+     4},
+    {{.grid = {.size = {[AXIS_DP] = 4}, .instances = 2}, .chunks = 1, .schedule = "1f1b", .zero_stage = 1},
+     {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"},
+     3},
+    {{.grid = GRID(2, 1, 2), .chunks = 1, .schedule = "1f1b", .device = "cuda-sim"},
+     {"--tp", "2", "--pp", "2", "--device", "cuda-sim"},
+     6},
+};
+
 static void memory_is_exact(void) {
-    static const struct {
-        ParallelConfig config;
-        const char *words[8];
-        int count;
-    } cases[] = {
-        {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b"}, {0}, 0},
-        {{.grid = GRID(2, 1, 1), .chunks = 1, .schedule = "1f1b", .sequence_parallel = true},
-         {"--tp", "2", "--sequence-parallel"},
-         3},
-        {{.grid = GRID(1, 2, 1), .chunks = 1, .schedule = "1f1b", .zero_stage = 1},
-         {"--use-distributed-optimizer"},
-         1},
-        {{.grid = GRID(1, 1, 2), .chunks = 2, .schedule = "interleaved"}, {"--pp", "2", "--vp", "2"}, 4},
-        {{.grid = GRID(1, 1, 2), .chunks = 1, .schedule = "zb-h1", .recompute = RECOMPUTE_UNIFORM},
-         {"--pp", "2", "--schedule", "zb-h1", "--recompute-granularity", "full", "--recompute-method",
-          "uniform"},
-         8},
-        {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "gpipe", .attention = ATTENTION_UNFUSED},
-         {"--attention-backend", "unfused", "--schedule", "gpipe"},
-         4},
-        {{.grid = GRID(1, 1, 1), .chunks = 1, .schedule = "1f1b", .dtype = BF16, .device = "cuda-sim"},
-         {"--bf16", "--device", "cuda-sim"},
-         3},
-        {{.grid = GRID(2, 1, 1), .chunks = 1, .schedule = "1f1b", .muon = MUON},
-         {"--tp", "2", "--optimizer", "muon"},
-         4},
-        {{.grid = GRID(1, 2, 1),
-          .chunks = 1,
-          .schedule = "1f1b",
-          .dtype = BF16,
-          .zero_stage = 1,
-          .muon = MUON},
-         {"--bf16", "--use-distributed-optimizer", "--optimizer", "muon"},
-         4},
-        {{.grid = GRID(2, 1, 2), .chunks = 1, .schedule = "1f1b", .device = "cuda-sim"},
-         {"--tp", "2", "--pp", "2", "--device", "cuda-sim"},
-         6},
-    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *words[32] = {COMMON};
         int argc = 0, rank;

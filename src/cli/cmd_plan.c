@@ -64,8 +64,10 @@ static SearchSpace open_space(const SearchSpace *space) {
                          .zero_stage = -1,
                          .fused_attention = space->fused_attention,
                          .recompute = -1,
+                         .context_way = space->context_way,
                          .dtype = space->dtype,
-                         .factors = space->factors};
+                         .factors = space->factors,
+                         .muon = space->muon};
 }
 
 static Status price_given(PlanCache *cache, const PlanJob *job, PlanReport *report) {

@@ -155,6 +155,12 @@ static Status choose_factors(PlanJob *job) {
                     "--stack %s: trireme computes products in %s as bf16, and a plan has no price for their "
                     "factors: use --fp8-recipe tensorwise, or leave out --fp4-format",
                     job->stack.name, factor_format_name(factors));
+    if (factors && job->stack.is_trireme && model_is_latent(&job->model))
+        return fail(
+            ERR_CONFIG,
+            "--stack %s: trireme computes products of latent attention in bf16: leave out the products in %s, "
+            "or --multi-latent-attention",
+            job->stack.name, factor_format_name(factors));
     job->space.factors = factors;
     return OK;
 }
@@ -191,7 +197,10 @@ static void fill_space(PlanJob *job) {
         .schedule = o->schedule};
     space->grid.size[AXIS_EP] = is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
     space->grid.size[AXIS_ETP] = or_zero(o->expert_tensor_parallel_size);
+    space->grid.instances = o->num_distributed_optimizer_instances;
+    space->context_way = is_given(o, "cp_comm_type") ? (int)options_context_way(o) : -1;
     space->muon = muon_options(o);
+    space->reduce_every = o->reduce_grads_every_microbatch;
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;
     space->sequence_parallel = flag_or(o, "sequence_parallel", o->sequence_parallel, open);
@@ -266,7 +275,6 @@ static Status config_given(PlanJob *job) {
     c.recompute = (Recompute)space->recompute;
     c.sequence_parallel = space->sequence_parallel && space->grid.size[AXIS_TP] > 1;
     c.zero_stage = space->zero_stage;
-    c.reduce_every = job->options->reduce_grads_every_microbatch && c.zero_stage >= SHARD_GRADIENTS;
     job->config = c;
     char why[200];
     if (parallel_config_refuse(&job->model, &job->machine, &c, why, sizeof why))

@@ -42,6 +42,13 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
                             .scatter_gather = o->scatter_gather_tensors_in_pipeline,
                             .overlap_gradients = o->overlap_grad_reduce,
                             .device = strcmp(o->device, "cuda") ? NULL : "cuda"};
+    out->grid.size[AXIS_CP] = s->cp;
+    out->grid.size[AXIS_EP] = o->expert_model_parallel_size;
+    out->grid.size[AXIS_ETP] =
+        o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
+    out->grid.instances = o->num_distributed_optimizer_instances;
+    out->context_way = options_context_way(o);
+    out->muon = muon_options(o);
     return OK;
 }
 
@@ -49,7 +56,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
 static int ranks_of_run(const Options *o) {
     if (o->ranks != INT_UNSET) return o->ranks;
     int data = o->data_parallel_size == INT_UNSET ? 1 : o->data_parallel_size;
-    return o->tensor_model_parallel_size * o->pipeline_model_parallel_size * data;
+    return o->tensor_model_parallel_size * o->pipeline_model_parallel_size * o->context_parallel_size * data;
 }
 
 static Status vocabulary_of_run(const Options *options, const Options *run, const char *path,

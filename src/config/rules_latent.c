@@ -4,6 +4,7 @@
 #include <string.h>
 
 static Status check_beside(const Options *o) {
+    bool runs = o->store->verb & FOR_RUN; // plans are of other programs, too
     const struct {
         bool given;
         const char *option, *instead;
@@ -13,8 +14,8 @@ static Status check_beside(const Options *o) {
         {o->group_query_attention, "--group-query-attention", "leave it out: all heads share the latents"},
         {o->add_qkv_bias, "--add-qkv-bias", "leave it out: only the output of the attention can have a bias"},
         {option_given(o, OPT_rotary_percent), "--rotary-percent", "use --qk-pos-emb-head-dim"},
-        {o->fp8_format != NULL, "--fp8-format", "leave it out: these products are not available in 8 bits"},
-        {o->fp4_format != NULL, "--fp4-format", "leave it out: these products are not available in 4 bits"},
+        {runs && o->fp8_format, "--fp8-format", "leave it out: these products are not available in 8 bits"},
+        {runs && o->fp4_format, "--fp4-format", "leave it out: these products are not available in 4 bits"},
         {strcmp(o->qk_norm, "head") != 0, "latents that are not normalised", "add --qk-layernorm"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)

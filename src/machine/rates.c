@@ -26,8 +26,8 @@ static Terms product_terms(const WorkItem *item) {
 }
 
 static Terms attention_terms(const WorkItem *item) {
-    double heads = (double)item->batch, s = (double)item->m, d = (double)item->n;
-    return (Terms){.count = 4, .values = {1, heads * s * d, heads * s * s, heads * s * s * d}};
+    double heads = (double)item->batch, s = (double)item->m, d = (double)item->n, k = (double)item->k;
+    return (Terms){.count = 4, .values = {1, heads * s * d, heads * s * k, heads * s * k * d}};
 }
 
 // Tiles of 128 x 256, which large products take: the last wave has more of the memory's bandwidth to itself.

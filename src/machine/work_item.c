@@ -1,5 +1,6 @@
 // Describes device operations as work items: shapes and flags from their arguments.
 #include "machine/work_item.h"
+#include <math.h>
 
 // An argument struct begins with its tensors: first those that are read, then those that are written.
 static Tensor first_written(DeviceOp op, const void *args) {
@@ -20,16 +21,18 @@ static void describe_matmul(const Matmul *args, WorkItem *item) {
 }
 
 // Programs without fused attention store the S x S matrix in every forward; trireme only where the mode keeps it.
-static void describe_attention(AttentionShape shape, Tensor probabilities, Dropout dropout, bool unfused,
-                               WorkItem *item) {
-    double s = (double)shape.sequence;
-    item->m = item->k = shape.sequence;
+static void describe_attention(AttentionShape shape, AttentionRules rules, double product_flops,
+                               Tensor probabilities, Dropout dropout, bool unfused, WorkItem *item) {
+    double share = attention_visible_share(rules.window, shape.first_position, shape.sequence);
+    item->m = shape.sequence;
     item->n = shape.head_size;
     item->batch = shape.batch * shape.heads;
+    // As many keys as of a whole causal sequence, of whose scores half count; part of a sequence has others.
+    item->k = llround(product_flops / share / (double)(2 * item->batch * item->m * item->n));
     item->probabilities = unfused || probabilities.data;
     item->dropout = dropout.probability > 0;
     if (unfused && !probabilities.data)
-        item->bytes += (double)item->batch * s * s * (double)dtype_bytes((DType)item->dtype);
+        item->bytes += (double)(item->batch * item->m * item->k) * (double)dtype_bytes((DType)item->dtype);
 }
 
 static bool drops(DeviceOp op, const void *args) {
@@ -58,9 +61,11 @@ WorkItem work_item(DeviceOp op, const void *args, OpCount one, bool unfused) {
     // Machines say what products of 8-bit factors take beside those of 16 bits.
     if (dtype_is_float8((DType)item.dtype)) item.dtype = BF16, item.low = op_product(op, args, &product);
     if (op == OP_ATTENTION_FORWARD)
-        describe_attention(forward->shape, forward->probabilities, forward->dropout, unfused, &item);
+        describe_attention(forward->shape, forward->rules, one.flops / 2, forward->probabilities,
+                           forward->dropout, unfused, &item);
     if (op == OP_ATTENTION_BACKWARD)
-        describe_attention(backward->shape, backward->probabilities, backward->dropout, unfused, &item);
+        describe_attention(backward->shape, backward->rules, one.flops / 5, backward->probabilities,
+                           backward->dropout, unfused, &item);
     return item;
 }
 

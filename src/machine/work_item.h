@@ -19,7 +19,8 @@ typedef struct {
     bool transpose_a, transpose_b,
         accumulate; // matrix product; accumulate: the product is added to the result
     // Matrix product: [m, k] x [k, n], batch 1; of experts: so many such products. Attention: m = S, n = D, k = S,
-    // batch = B*N/t. Other operations: m and n are the rows and columns of the first tensor written, the others 0.
+    // or the keys of which a part of a sequence sees half, batch = B*N/t. Other operations: m and n are the rows and
+    // columns of the first tensor written, the others 0.
     int64_t m, n, k, batch;
     // Operation: of all its tensors, each counted once; a lookup counts the whole table. Collective: of the whole
     // tensor, also where a rank has only a share of it. A ring moves 2(n-1)/n of these bytes in an all-reduce,

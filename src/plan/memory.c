@@ -87,7 +87,7 @@ static bool cuts_gradients(const CostModel *costs, const ParallelConfig *c) {
            (!costs->stack->is_trireme || (once && !parallel_config_kind(c)->splits_backward));
 }
 
-// Of parameters of which `role` has replicas.
+// Of parameters of which `role` has all shards.
 static State state_of(const CostModel *costs, const ParallelConfig *c, Role role) {
     const Stack *stack = costs->stack;
     double weight = (double)dtype_bytes(c->dtype), gradient = stack->state_bytes - weight;
@@ -271,8 +271,8 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     s->table = (double)part_count(model, t, PART_EMBEDDING).cut / t;
     double factor = costs->stack->is_trireme ? 1 : costs->constants.activation_factor;
     bool masks = !costs->stack->is_trireme && model->hidden_dropout > 0;
-    s->state = state_of(costs, config, ROLE_REPLICAS);
-    s->expert_state = state_of(costs, config, ROLE_EXPERT_REPLICAS);
+    s->state = state_of(costs, config, ROLE_REPLICAS_SHARDS);
+    s->expert_state = state_of(costs, config, ROLE_EXPERT_REPLICAS_SHARDS);
     s->kept = factor * layer_kept_bytes(costs, model, config);
     ModelShape dense = without_experts(model);
     s->dense_kept = model->experts ? factor * layer_kept_bytes(costs, &dense, config) : s->kept;

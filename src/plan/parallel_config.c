@@ -32,9 +32,13 @@ ScheduleSpec parallel_config_schedule(const ParallelConfig *c) {
                           .microbatches = parallel_config_microbatches(c)};
 }
 
+ContextWay stack_context_way(const Stack *stack) {
+    return stack->is_trireme ? CONTEXT_ALL_GATHER : CONTEXT_RING;
+}
+
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space) {
     bool unfused = space->fused_attention < 0 ? stack->unfused_attention : !space->fused_attention;
-    return (ParallelConfig){.grid = GRID(1, 1, 1),
+    return (ParallelConfig){.grid = {.instances = space->grid.instances},
                             .chunks = 1,
                             .microbatch = 1,
                             .batch = space->batch,
@@ -43,6 +47,9 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .dtype = space->dtype,
                             .factors = space->factors,
                             .muon = space->muon,
+                            .reduce_every = space->reduce_every,
+                            .context_way = space->context_way >= 0 ? (ContextWay)space->context_way
+                                                                   : stack_context_way(stack),
                             .scatter_gather = stack->scatters_messages,
                             .overlap_gradients = stack->overlaps_gradients,
                             .overlap_tensor = stack->overlaps_tensor,
@@ -115,10 +122,34 @@ static bool factors_break(const Rules *r) {
     return false;
 }
 
+// Each rank has an early and a late part of a sequence, so that all see as many keys.
+static bool cuts_sequence(const Rules *r, int c) { return c == 1 || r->model->sequence % (2 * c) == 0; }
+
+static bool cuts_heads(const Rules *r, int c) {
+    return model_groups(r->model) / grid_along(r->config->grid, AXIS_TP) % c == 0;
+}
+
 static bool context_breaks(const Rules *r) {
-    int c = grid_along(r->config->grid, AXIS_CP);
-    return r->model->sequence % c && broken(r, "c = %d does not divide the sequence, %d: use %d", c,
-                                            r->model->sequence, divisor_below(r->model->sequence, c));
+    const ParallelConfig *config = r->config;
+    int c = grid_along(config->grid, AXIS_CP), fits = c;
+    bool heads = config->context_way == CONTEXT_ALL_TO_ALL;
+    if (c == 1) return false;
+    while (!cuts_sequence(r, fits) || (heads && !cuts_heads(r, fits))) fits--;
+    if (!cuts_sequence(r, c))
+        return broken(r, "2 c = %d does not divide the sequence, %d: use c = %d", 2 * c, r->model->sequence,
+                      fits);
+    if (fits < c)
+        return broken(
+            r,
+            "c = %d does not divide the %d groups of heads of a rank, which a2a exchanges: use c = %d, "
+            "or --cp-comm-type all_gather",
+            c, model_groups(r->model) / grid_along(config->grid, AXIS_TP), fits);
+    return config->context_way == CONTEXT_RING && config->attention == ATTENTION_UNFUSED &&
+           broken(
+               r,
+               "a ring over c = %d ranks joins parts of the softmax, and unfused attention stores the whole: "
+               "use --attention-backend flash, or --cp-comm-type all_gather",
+               c);
 }
 
 static bool experts_break(const Rules *r) {
@@ -140,6 +171,24 @@ static bool experts_break(const Rules *r) {
     return ranks % (etp * ep) &&
            broken(r, "ep * etp = %d * %d does not divide the %d ranks of a stage: use ep = %d", ep, etp,
                   ranks, fits);
+}
+
+static bool instances_break(const Rules *r) {
+    Grid grid = r->config->grid;
+    return grid.instances > 1 && grid_check(grid) != OK && broken(r, "%s", fail_message());
+}
+
+static bool sums_break(const Rules *r) {
+    const ParallelConfig *c = r->config;
+    if (!c->reduce_every) return false;
+    if (parallel_config_kind(c)->splits_backward)
+        return broken(r,
+                      "the gradients of each microbatch are summed, and the schedule %s adds to those of all "
+                      "layers in turn: use %s, or leave out --reduce-grads-every-microbatch",
+                      c->schedule, schedule_kind_default(c->chunks)->name);
+    return c->muon.iterations &&
+           broken(r, "the gradients of each microbatch are summed, and Muon steps matrices in the memory of "
+                     "whole ones: leave out --reduce-grads-every-microbatch, or Muon");
 }
 
 static bool batch_breaks(const Rules *r) {
@@ -188,8 +237,8 @@ static bool machine_breaks(const Rules *r) {
 const char *parallel_config_refuse(const ModelShape *model, const Machine *machine,
                                    const ParallelConfig *config, char *why, size_t size) {
     Rules rules = {model, machine, config, why, size};
-    bool refused = machine_breaks(&rules) || context_breaks(&rules) || tensor_breaks(&rules) ||
+    bool refused = machine_breaks(&rules) || tensor_breaks(&rules) || context_breaks(&rules) ||
                    experts_break(&rules) || factors_break(&rules) || batch_breaks(&rules) ||
-                   pipeline_breaks(&rules);
+                   pipeline_breaks(&rules) || instances_break(&rules) || sums_break(&rules);
     return refused ? why : NULL;
 }

@@ -14,6 +14,7 @@ typedef struct {
     ModelShape model;
     int tp, cp, ep, etp, microbatch;
     Recompute recompute;
+    ContextWay context_way;
     AttentionKind attention;
     DType dtype;
     FactorFormat factors;
@@ -52,6 +53,7 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     }
     key.microbatch = c->microbatch;
     key.recompute = c->recompute;
+    if (key.cp > 1) key.context_way = c->context_way;
     key.attention = c->attention;
     key.dtype = c->dtype;
     key.factors = c->factors;
@@ -132,12 +134,6 @@ static bool is_attention(const WorkItem *item) {
     return item->kind == WORK_OP && (item->op == OP_ATTENTION_FORWARD || item->op == OP_ATTENTION_BACKWARD);
 }
 
-// Every query attends to the whole sequence: a rank's attention takes cp times as long as in a sequence of its
-// share's length.
-static double repeats(const ParallelConfig *config, const WorkItem *item) {
-    return is_attention(item) ? grid_along(config->grid, AXIS_CP) : 1;
-}
-
 // The step waits for the rank whose experts have most tokens.
 static double imbalance(const CostModel *costs, const WorkItem *item) {
     bool of_experts = item->kind == WORK_OP ? item->of_experts : item->role == ROLE_EXPERT;
@@ -152,14 +148,7 @@ static double narrower(const CostModel *costs, const ModelShape *model, const Wo
 
 static double item_seconds(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                            const WorkItem *item) {
-    return price_operation(costs, config, item) * repeats(config, item) * imbalance(costs, item) *
-           narrower(costs, model, item);
-}
-
-static double list_flops(const ParallelConfig *config, const WorkList *list) {
-    double sum = 0;
-    for (int i = 0; i < list->count; i++) sum += list->items[i].flops * repeats(config, &list->items[i]);
-    return sum;
+    return price_operation(costs, config, item) * imbalance(costs, item) * narrower(costs, model, item);
 }
 
 // Seconds of a list: operations on the device, collectives over tp, messages to experts and back.
@@ -173,16 +162,18 @@ typedef struct {
 // Other programs than trireme gather the inputs of products as factors already, and scale each rank's part of a weight
 // by itself, so that no largest magnitude is reduced.   Source: Transformer Engine, current scaling
 static double sent_bytes(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
-    if (!config->factors || costs->stack->is_trireme || item->role != ROLE_TENSOR) return item->bytes;
-    if (item->op == COMM_ALL_GATHER)
+    bool largest = item->bytes <= sizeof(float) && (item->role == ROLE_TENSOR || item->role == ROLE_CONTEXT);
+    if (!config->factors || costs->stack->is_trireme) return item->bytes;
+    if (item->op == COMM_ALL_GATHER && item->role == ROLE_TENSOR)
         return item->bytes * factor_format_bytes(config->factors) / (double)dtype_bytes(config->dtype);
-    return item->bytes > sizeof(float) ? item->bytes : 0;
+    return largest ? 0 : item->bytes;
 }
 
 static double collective_seconds(const CostModel *costs, const ModelShape *model,
                                  const ParallelConfig *config, const WorkItem *item) {
     double bytes = sent_bytes(costs, config, item);
     if (item->role == ROLE_EXPERT) return price_dispatch(costs, model, config, bytes);
+    if (item->op == COMM_SEND) return price_context(costs, config, bytes);
     return bytes > 0 ? price_collective(costs, config, (CommOp)item->op, (Role)item->role, bytes) : 0;
 }
 
@@ -251,7 +242,7 @@ static void add_attention_again(Parts *parts, const CostModel *costs, const Mode
         double seconds = item_seconds(costs, model, config, item);
         parts->again[part] += seconds;
         parts->backward[part].total += seconds;
-        parts->flops[part] += item->flops * repeats(config, item);
+        parts->flops[part] += item->flops;
     }
 }
 
@@ -265,22 +256,7 @@ static void add_again(Parts *parts, const CostModel *costs, const ModelShape *mo
     backward->total += whole->total;
     backward->tensor += whole->tensor, backward->experts += whole->experts;
     parts->again[part] = whole->total - whole->tensor - whole->experts;
-    parts->flops[part] += list_flops(config, forward);
-}
-
-// Keys and values of the rest of the sequence travel over cp once in the forward, and with their gradients in the
-// backward.
-static void add_context(Parts *parts, const CostModel *costs, const ParallelConfig *config,
-                        const ModelShape *model) {
-    double bytes = 2.0 * model->sequence / grid_along(config->grid, AXIS_CP) * config->microbatch *
-                   model_groups(model) * model->head_size / grid_along(config->grid, AXIS_TP) *
-                   (double)dtype_bytes(config->dtype);
-    double seconds = price_context(costs, config, bytes);
-    for (int i = 0; i < 2; i++) {
-        PartTime *forward = &parts->forward[layer_parts[i]], *backward = &parts->backward[layer_parts[i]];
-        forward->total += seconds, forward->tensor += seconds;
-        backward->total += 2 * seconds, backward->tensor += 2 * seconds;
-    }
+    parts->flops[part] += work_flops(forward);
 }
 
 // Programs whose loss needs the whole vocabulary gather the logits first.
@@ -307,7 +283,7 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
         Price backward = price_list(costs, model, &whole, &work->backward[p]);
         parts->forward[p] = part_time(costs, &forward, exposed * forward.tensor);
         parts->backward[p] = part_time(costs, &backward, backward_tensor(costs, config, &backward));
-        parts->flops[p] = list_flops(config, &work->forward[p]) + list_flops(config, &work->backward[p]);
+        parts->flops[p] = work_flops(&work->forward[p]) + work_flops(&work->backward[p]);
         parts->parameters[p] = (double)work->parameters[p];
         if (p == PART_LAYER) parts->factors = forward.factors + backward.factors;
         weights[p] = weight_seconds(&backward, &parts->backward[p]);
@@ -318,7 +294,6 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
     parts->muon = part_time(costs, &muon, muon.tensor).total;
     parts->matrix_parameters = (double)work->matrix_parameters;
     parts->matrices = work->matrices;
-    add_context(parts, costs, config, model);
     add_gathered_logits(parts, costs, config, model);
     for (int i = 0; i < 2; i++)
         add_again(parts, costs, model, config, layer_parts[i], &work->forward[layer_parts[i]]);
@@ -330,15 +305,6 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
     entry->busy_ranks = cost_model_busy_ranks(costs, config);
 }
 
-static Status record(Entry *entry, const ModelShape *model, const ParallelConfig *config) {
-    ModelShape share = *model;
-    ParallelConfig whole = *config;
-    whole.recompute = RECOMPUTE_NOTHING;
-    share.sequence /= grid_along(config->grid, AXIS_CP);
-    if (share.positions < share.sequence) share.positions = share.sequence;
-    return work_record(&entry->work, &share, &whole);
-}
-
 static Status add_entry(PlanCache *cache, const Key *key, uint64_t hash, const ModelShape *model,
                         const ParallelConfig *config, Entry **out) {
     if (cache->count == cache->capacity) TRY(grow(cache));
@@ -346,7 +312,9 @@ static Status add_entry(PlanCache *cache, const Key *key, uint64_t hash, const M
     if (!entry) return fail(ERR_OS, "no memory for a part of a plan");
     memcpy(&entry->key, key, sizeof *key);
     entry->hash = hash;
-    Status status = record(entry, model, config);
+    ParallelConfig whole = *config;
+    whole.recompute = RECOMPUTE_NOTHING;
+    Status status = work_record(&entry->work, model, &whole);
     if (status != OK) {
         free(entry);
         return status;

@@ -25,7 +25,7 @@ typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: s
 
 // One way to run a model on n = t c d p devices.
 typedef struct {
-    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; with experts ep and etp, too
+    Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; with experts ep and etp, too; instances
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
     const char *schedule;  // name of a ScheduleKind
@@ -36,8 +36,9 @@ typedef struct {
     bool sequence_parallel; // needs t > 1
     int zero_stage;         // 0; 1: distributed optimizer; 2: gradients are cut, too; 3: and parameters
     bool
-        reduce_every; // trireme, from zero stage 2 on: it sums the gradients of each microbatch, as other programs do
+        reduce_every; // trireme, from zero stage 2 on: sums the gradients of each microbatch, as other programs do
     // Set from the stack, unless a row or the user says otherwise.
+    ContextWay context_way; // how the ranks of a sequence compute attention
     bool scatter_gather, overlap_gradients, overlap_tensor;
     // The kind of GPU device on which trireme's own step is recorded and measured; NULL: operations as all programs
     // have them, and memory as on a CPU. Borrowed from the stack.
@@ -95,8 +96,8 @@ typedef struct {
 } Work;
 
 // Records the trainer's step of a pipeline with three stages (embedding, one layer, head) on the null device, with t,
-// ep, etp, b, recomputation, attention, element type, sequence parallelism and device of the configuration. The
-// vocabulary is padded to a multiple of VOCABULARY_DIVISOR * t. Every expert gets as many tokens.
+// c and its way, ep, etp, b, recomputation, attention, element type, sequence parallelism and device of the
+// configuration. The vocabulary is padded to a multiple of VOCABULARY_DIVISOR * t. Every expert gets as many tokens.
 // With `groups_experts` the operations of a rank's experts that follow each other are one item, whose batch they are,
 // and no more rows travel than there are. With products of factors, those of experts and latents then have factors,
 // too, which the trainer's have not: their items are added.
@@ -136,7 +137,7 @@ double price_dispatch(const CostModel *costs, const ModelShape *model, const Par
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
 // Returns the seconds of a message of `bytes` from a stage to the next, within a node or across nodes.
 double price_message(const CostModel *costs, const ParallelConfig *config, bool leaves_node, double bytes);
-// Returns the exposed seconds of sending `bytes` of keys and values once around the c ranks of a sequence.
+// Returns the exposed seconds in which each of the c ranks of a sequence sends the next one `bytes` of keys and values.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes);
 
 // ---- 3. replay ----------------------------------------------------------------------------------
@@ -220,16 +221,19 @@ Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelSha
 // The choices that the user has made; the search tries all values of the others. 0, NULL and -1: not chosen.
 typedef struct {
     int devices, batch;
-    Grid grid; // a size of 0 is not chosen
+    Grid grid; // a size of 0 is not chosen; instances are as given
     int chunks, microbatch;
     int sequence_parallel, zero_stage, fused_attention; // -1: not chosen
     const char *schedule;
-    int recompute; // a Recompute; -1: not chosen
+    int recompute;   // a Recompute; -1: not chosen
+    int context_way; // a ContextWay; -1: that of the stack
     DType dtype;
     FactorFormat factors;
-    MuonOptions muon; // see ParallelConfig
+    MuonOptions muon;  // see ParallelConfig
+    bool reduce_every; // likewise
 } SearchSpace;
 
+ContextWay stack_context_way(const Stack *stack);
 // Returns a configuration of one device with attention, overlaps and messages as the stack does them, unless the
 // user has chosen otherwise.
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space);

@@ -177,13 +177,27 @@ static double gradient_bytes(const CostModel *costs, const ParallelConfig *confi
 }
 
 // Collectives slow down with the number of nodes as the computing does that hides them. Experts have replicas of their
-// own.
+// own. `part`: all replicas, those that have all shards, or those that have the same one.
 static double over_replicas(const CostModel *costs, const ParallelConfig *config, const Stages *s, CommOp op,
-                            Held held, double bytes) {
-    double seconds = price_collective(costs, config, op, ROLE_REPLICAS, held.dense * bytes);
+                            RolePart part, Held held, double bytes) {
+    static const Role roles[][2] = {
+        [PART_WHOLE] = {ROLE_REPLICAS, ROLE_EXPERT_REPLICAS},
+        [PART_INSTANCE] = {ROLE_REPLICAS_SHARDS, ROLE_EXPERT_REPLICAS_SHARDS},
+        [PART_ACROSS] = {ROLE_REPLICAS_COPIES, ROLE_EXPERT_REPLICAS_COPIES},
+    };
+    double seconds = price_collective(costs, config, op, roles[part][0], held.dense * bytes);
     if (held.experts > 0)
-        seconds += price_collective(costs, config, op, ROLE_EXPERT_REPLICAS, held.experts * bytes);
+        seconds += price_collective(costs, config, op, roles[part][1], held.experts * bytes);
     return s->slower * seconds;
+}
+
+// The shards of gradients are summed over the instances once a step, when all of them are complete.
+static double over_instances(const CostModel *costs, const ParallelConfig *config, const Stages *s,
+                             Held held) {
+    Held shard = {held.dense / grid_count(config->grid, ROLE_REPLICAS_SHARDS),
+                  held.experts / grid_count(config->grid, ROLE_EXPERT_REPLICAS_SHARDS)};
+    return over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_ACROSS, shard,
+                         gradient_bytes(costs, config));
 }
 
 // The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
@@ -202,17 +216,19 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
         backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
-        return exposed_seconds(costs, config, over_replicas(costs, config, s, COMM_ALL_REDUCE, held, bytes),
+        return exposed_seconds(costs, config,
+                               over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_WHOLE, held, bytes),
                                backward);
-    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, held, bytes);
-    double gather =
-        over_replicas(costs, config, s, COMM_ALL_GATHER, held, (double)dtype_bytes(config->dtype));
+    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_INSTANCE, held, bytes);
+    double gather = over_replicas(costs, config, s, COMM_ALL_GATHER, PART_INSTANCE, held,
+                                  (double)dtype_bytes(config->dtype));
+    double across = over_instances(costs, config, s, held);
     if (zero < 3)
-        return exposed_seconds(costs, config, gather, forward) +
+        return across + exposed_seconds(costs, config, gather, forward) +
                (again ? times : 1) * exposed_seconds(costs, config, scatter, backward);
     double scatters = again ? times : 1,
            gathers = times - scatters; // backwards with a reduction, and without
-    return times * exposed_of_units(costs, config, gather, forward) +
+    return across + times * exposed_of_units(costs, config, gather, forward) +
            scatters * exposed_of_units(costs, config, gather + scatter, backward) +
            gathers * exposed_of_units(costs, config, gather, backward);
 }
@@ -228,7 +244,7 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
     return s->slower * price_collective(costs, &ends, COMM_ALL_REDUCE, ROLE_REPLICAS, bytes);
 }
 
-// Of so many parameters, of which `role` has replicas.
+// Of so many parameters, of which `role` has all shards.
 static double stepping_seconds(const CostModel *costs, const ParallelConfig *config, Role role,
                                double parameters) {
     const Constants *c = &costs->constants;
@@ -242,9 +258,9 @@ static double stepping_seconds(const CostModel *costs, const ParallelConfig *con
 }
 
 static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, Held held) {
-    double seconds = stepping_seconds(costs, config, ROLE_REPLICAS, held.dense);
+    double seconds = stepping_seconds(costs, config, ROLE_REPLICAS_SHARDS, held.dense);
     if (!(held.experts > 0)) return seconds;
-    return seconds + stepping_seconds(costs, config, ROLE_EXPERT_REPLICAS, held.experts);
+    return seconds + stepping_seconds(costs, config, ROLE_EXPERT_REPLICAS_SHARDS, held.experts);
 }
 
 // ---- Muon -------------------------------------------------------------------------------------------
@@ -272,9 +288,9 @@ static double muon_seconds(const ParallelConfig *config, const Stages *s) {
 static double muon_exchange_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s) {
     Held matrices = {.dense = most_layers(s) * s->parts->matrix_parameters};
     if (grid_count(config->grid, ROLE_REPLICAS) == 1 || !(matrices.dense > 0)) return 0;
-    if (!config->zero_stage) return over_replicas(costs, config, s, COMM_ALL_REDUCE, matrices, 4);
-    return over_replicas(costs, config, s, COMM_ALL_GATHER, matrices, 4) +
-           over_replicas(costs, config, s, COMM_REDUCE_SCATTER, matrices, 4);
+    if (!config->zero_stage) return over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_WHOLE, matrices, 4);
+    return over_replicas(costs, config, s, COMM_ALL_GATHER, PART_WHOLE, matrices, 4) +
+           over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_WHOLE, matrices, 4);
 }
 
 // ---- the whole step -----------------------------------------------------------------------------------

@@ -110,16 +110,17 @@ static double fused_attention_seconds(const CostModel *costs, const WorkItem *it
 
 // Returns whether Megatron-LM's fused softmax refuses the shape: it takes S up to 2048 and a multiple of 4 heads times
 // samples.
-static bool softmax_falls_back(const WorkItem *item) { return item->batch % 4 || item->m > 2048; }
+static bool softmax_falls_back(const WorkItem *item) { return item->batch % 4 || item->k > 2048; }
 
 // Attention with the S x S matrix in memory: two products forward, four backward, softmax and dropout between them.
 static double unfused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
     const Constants *c = &costs->constants;
-    double s = (double)item->m, d = (double)item->n, batch = (double)item->batch, scores = batch * s * s;
+    double s = (double)item->m, d = (double)item->n, batch = (double)item->batch, keys = (double)item->k;
+    double scores = batch * s * keys;
     DType dtype = (DType)item->dtype;
     Operands operands = operands_of(costs, dtype);
-    double products = product_seconds(costs, batch, s, s, d, operands, dtype) +
-                      product_seconds(costs, batch, s, d, s, operands, dtype);
+    double products = product_seconds(costs, batch, s, keys, d, operands, dtype) +
+                      product_seconds(costs, batch, s, d, keys, operands, dtype);
     double bytes = scores * (backward ? c->softmax_backward_bytes : c->softmax_bytes);
     if (item->n % 8) products *= c->misaligned_heads;
     if (softmax_falls_back(item)) bytes *= c->softmax_fallback;

@@ -25,6 +25,19 @@ static Axis first_axis(Role role) {
     return axis;
 }
 
+static bool are_replicas(Role role) {
+    bool all = role == ROLE_REPLICAS || role == ROLE_EXPERT_REPLICAS;
+    return all || topology_roles[role].part != PART_WHOLE;
+}
+
+// Those of each instance are neighbours.
+static int role_stride(Grid grid, Role role) {
+    const RoleInfo *info = &topology_roles[role];
+    int stride = axis_stride(grid, info->view, first_axis(role));
+    Role shards = info->view == VIEW_DENSE ? ROLE_REPLICAS_SHARDS : ROLE_EXPERT_REPLICAS_SHARDS;
+    return info->part == PART_ACROSS ? stride * grid_count(grid, shards) : stride;
+}
+
 static Spread group_spread(const Machine *machine, int ranks, int stride) {
     int here = machine->devices_per_node / stride;
     if (here < 1) here = 1;
@@ -146,14 +159,12 @@ double price_collective(const CostModel *costs, const ParallelConfig *config, Co
     const RoleInfo *info = &topology_roles[role];
     bool layers =
         role == ROLE_TENSOR || role == ROLE_CONTEXT || role == ROLE_EXPERT || role == ROLE_EXPERT_TENSOR;
-    CHECK(layers || role == ROLE_REPLICAS || role == ROLE_EXPERT_REPLICAS, "%s of the group %s has no price",
-          comm_op_name(op), info->name);
+    CHECK(layers || are_replicas(role), "%s of the group %s has no price", comm_op_name(op), info->name);
     int ranks = grid_count(config->grid, role);
     if (ranks <= 1) return 0;
     double derate = layers ? costs->constants.tensor_derate : costs->constants.data_derate;
     if (costs->machine->is_cpu) return price_collective_by_rates(costs->machine, ranks, op, bytes) / derate;
-    Spread spread =
-        group_spread(costs->machine, ranks, axis_stride(config->grid, info->view, first_axis(role)));
+    Spread spread = group_spread(costs->machine, ranks, role_stride(config->grid, role));
     return layers ? layer_seconds(costs, spread, op, bytes) : data_seconds(costs, config, spread, op, bytes);
 }
 
@@ -214,15 +225,13 @@ double price_message(const CostModel *costs, const ParallelConfig *config, bool 
     return seconds;
 }
 
-// The keys and values of the other ranks of a sequence arrive one after another.
+// The keys and values of the other ranks of a sequence arrive one after another, while attention to those before them
+// is computed.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes) {
     int c = grid_along(config->grid, AXIS_CP), t = grid_along(config->grid, AXIS_TP);
-    if (c == 1) return 0;
-    if (costs->machine->is_cpu)
-        return price_collective_by_rates(costs->machine, c, COMM_ALL_GATHER, bytes * c) /
-               costs->constants.tensor_derate;
+    const Constants *k = &costs->constants;
+    if (costs->machine->is_cpu) return price_message_by_rates(costs->machine, bytes) / k->message_derate;
     bool inside = t * c <= costs->machine->devices_per_node;
-    double rate =
-        inside ? costs->machine->link_gbs * 1e9 * costs->constants.link_efficiency : nic_rate(costs->machine);
-    return bytes * (c - 1) / rate * costs->constants.context_exposed;
+    double rate = inside ? costs->machine->link_gbs * 1e9 * k->link_efficiency : nic_rate(costs->machine);
+    return bytes / rate * k->context_exposed;
 }

@@ -8,6 +8,7 @@ static ModelMode mode_of(const ModelShape *model, const ParallelConfig *c) {
                        .dtype = c->dtype,
                        .float8 = c->factors ? FLOAT8_HYBRID : FLOAT8_NONE,
                        .context_ranks = grid_along(c->grid, AXIS_CP),
+                       .context_way = c->context_way,
                        .sequence_parallel = c->sequence_parallel,
                        .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                        .recompute = c->recompute,

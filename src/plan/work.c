@@ -185,7 +185,7 @@ static double whole_bytes(const Comm *group, CommOp op, size_t bytes) {
 
 static void on_call(void *self, const Instr *at, const Comm *group, CommOp op, DType dtype, size_t bytes) {
     Recorder *r = self;
-    if (comm_size(group) == 1) return;
+    if (comm_size(group) == 1 || op == COMM_RECV) return;
     bool of_muon = r->work->matrices && r->part == PART_LAYER;
     bool gathers = of_muon && op == COMM_ALL_GATHER && role_of(group) == ROLE_TENSOR;
     if (!at && !gathers) return;
@@ -220,14 +220,16 @@ static void on_opened(void *self, const Params *params) {
 static const int layers_of_stage[RECORDED_STAGES] = {[PART_LAYER] = 1};
 
 static Status check_cuts(const ModelShape *model, const ParallelConfig *c) {
-    int t = grid_along(c->grid, AXIS_TP), shares = c->sequence_parallel ? t : 1;
+    int t = grid_along(c->grid, AXIS_TP), ranks = grid_along(c->grid, AXIS_CP);
+    int shares = ranks * (c->sequence_parallel ? t : 1), parts = ranks > 1 ? 2 * ranks : 1;
     const struct {
         const char *what;
         int64_t size, by;
     } cuts[] = {{"attention heads, in query groups", model->heads, model_groups(model)},
                 {"query groups, over tensor-parallel ranks", model_groups(model), t},
                 {"columns of the mlp, over tensor-parallel ranks", model->ffn, t},
-                {"tokens of a microbatch, over tensor-parallel ranks",
+                {"positions, over two parts of each context-parallel rank", model->sequence, parts},
+                {"tokens of a microbatch, over tensor- and context-parallel ranks",
                  (int64_t)model->sequence * c->microbatch, shares}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
         if (cuts[i].by < 1 || cuts[i].size < 1 || cuts[i].size % cuts[i].by)
@@ -255,17 +257,19 @@ static ModelShape one_layer(const ModelShape *model, ModelPart part) {
 
 // As many replicas as the experts of a layer need.
 static Grid recorded_grid(const ParallelConfig *c) {
-    int t = grid_along(c->grid, AXIS_TP), etp = grid_along(c->grid, AXIS_ETP),
-        ep = grid_along(c->grid, AXIS_EP);
-    Grid grid = GRID(t, (etp * ep + t - 1) / t, RECORDED_STAGES);
-    grid.size[AXIS_ETP] = etp, grid.size[AXIS_EP] = ep;
+    int t = grid_along(c->grid, AXIS_TP), ranks = grid_along(c->grid, AXIS_CP), replicas = 1;
+    int etp = grid_along(c->grid, AXIS_ETP), ep = grid_along(c->grid, AXIS_EP);
+    while (t * ranks * replicas % (etp * ep)) replicas++;
+    Grid grid = GRID(t, replicas, RECORDED_STAGES);
+    grid.size[AXIS_CP] = ranks, grid.size[AXIS_ETP] = etp, grid.size[AXIS_EP] = ep;
     return grid;
 }
 
 // Pairs of a token and an expert that a rank sends to another one; 0: the trainer's own rule, which leaves room.
 static int64_t slot_of(const ModelShape *model, const ParallelConfig *c) {
     int ranks = grid_along(c->grid, AXIS_EP), t = grid_along(c->grid, AXIS_TP);
-    int64_t pairs = (int64_t)model->sequence * c->microbatch * model->experts_topk;
+    int64_t pairs =
+        (int64_t)model->sequence / grid_along(c->grid, AXIS_CP) * c->microbatch * model->experts_topk;
     bool own_rows = c->sequence_parallel && grid_along(c->grid, AXIS_ETP) == 1;
     if (!c->groups_experts || ranks == 1) return 0;
     if (own_rows) pairs /= t;
@@ -283,6 +287,8 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c, Mode
                                                                         grid_along(c->grid, AXIS_TP)),
                                  .dtype = c->dtype,
                                  .float8 = c->factors ? FLOAT8_HYBRID : FLOAT8_NONE,
+                                 .context_ranks = grid_along(c->grid, AXIS_CP),
+                                 .context_way = c->context_way,
                                  .sequence_parallel = c->sequence_parallel,
                                  .keep_probabilities = c->attention == ATTENTION_UNFUSED,
                                  .recompute = c->recompute,
@@ -314,7 +320,8 @@ static Status record_part(Work *work, const ModelShape *model, const ParallelCon
 }
 
 Status work_record(Work *work, const ModelShape *model, const ParallelConfig *config) {
-    *work = (Work){.stage_message_bytes = (double)model->sequence * config->microbatch * model->hidden *
+    *work = (Work){.stage_message_bytes = (double)model->sequence / grid_along(config->grid, AXIS_CP) *
+                                          config->microbatch * model->hidden *
                                           (double)dtype_bytes(config->dtype)};
     TRY(check_cuts(model, config));
     Status status = OK;

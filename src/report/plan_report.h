@@ -23,6 +23,7 @@ double plan_report_dollars(const PlanReport *report, double step_s); // for all 
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
 const char *device_word(const Machine *machine);         // "GPU", "rank"
 const char *recompute_word(Recompute recompute);         // "nothing", "attention", "layers"
+const char *context_way_word(ContextWay way);            // of --cp-comm-type
 const char *products_word(const ParallelConfig *config); // "bf16", "bf16 with products in fp8"
 const char *verdict_word(Verdict verdict);               // "yes", "perhaps", "no"
 // Returns the published formula for the FLOPs of such a step, for a GPT with F = 4H.

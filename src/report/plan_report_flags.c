@@ -252,12 +252,19 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     if (c->zero_stage == SHARD_OPTIMIZER) put(to, "--use-distributed-optimizer");
     if (c->zero_stage > SHARD_OPTIMIZER)
         put(to, "--data-parallel-sharding-strategy %s", sharding_names[c->zero_stage]);
-    if (c->reduce_every) put(to, "--reduce-grads-every-microbatch");
+    if (c->zero_stage && c->grid.instances > 1)
+        put(to, "--num-distributed-optimizer-instances %d", c->grid.instances);
     if (c->muon.iterations) put(to, "--optimizer muon");
     if (c->muon.iterations) put(to, "--muon-num-ns-steps %d", c->muon.iterations);
     if (c->overlap_gradients) put(to, "--overlap-grad-reduce");
     if (grid_along(c->grid, AXIS_PP) > 1 && !c->scatter_gather)
         put(to, "--no-scatter-gather-tensors-in-pipeline");
+}
+
+const char *context_way_word(ContextWay way) {
+    static const char *const words[] = {
+        [CONTEXT_ALL_GATHER] = "all_gather", [CONTEXT_ALL_TO_ALL] = "a2a", [CONTEXT_RING] = "p2p"};
+    return words[way];
 }
 
 const char *products_word(const ParallelConfig *config) {
@@ -272,15 +279,25 @@ static void add_missing(bool missing, const char *what, Text *out) {
     if (missing) text_add(out, "# %s\n", what);
 }
 
+// `usual`: the program's way where none is given.
+static void add_context_way(Command *to, const ParallelConfig *c, ContextWay usual) {
+    if (grid_along(c->grid, AXIS_CP) > 1 && c->context_way != usual)
+        put(to, "--cp-comm-type %s", context_way_word(c->context_way));
+}
+
 void flags_trireme(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[64];
     add_missing(c->factors > FACTORS_FP8,
                 "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
+    add_missing(c->factors && model_is_latent(model),
+                "trireme train refuses products of 8 and 4 bits with latent attention: leave them out", out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
     Command command = command_begin(out, program);
     if (c->device) put(&command, "--device %s", c->device);
     add_model(&command, model);
     add_run(&command, costs->stack, model, c);
+    add_context_way(&command, c, CONTEXT_ALL_GATHER);
+    if (c->reduce_every && c->zero_stage >= SHARD_GRADIENTS) put(&command, "--reduce-grads-every-microbatch");
     bool usual = parallel_config_kind(c)->is_default;
     if (!usual) put(&command, "--schedule %s", c->schedule);
     if (!usual && c->chunks > 1) put(&command, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
@@ -302,6 +319,7 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     add_model(&command, model);
     if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
     add_run(&command, costs->stack, model, c);
+    add_context_way(&command, c, CONTEXT_RING);
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
     text_add(out, "\n");
 }

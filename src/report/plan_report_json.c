@@ -76,6 +76,8 @@ static void add_configuration(const ParallelConfig *c, Text *out) {
     add_string("factors", factor_format_name(c->factors), out);
     add_flag("sequence_parallel", c->sequence_parallel, out);
     add_count("zero_stage", c->zero_stage, out);
+    add_count("optimizer_instances", c->grid.instances > 1 ? c->grid.instances : 1, out);
+    add_string("cp_comm_type", context_way_word(c->context_way), out);
     add_flag("scatter_gather", c->scatter_gather, out);
     add_flag("overlap_gradients", c->overlap_gradients, out);
     add_flag("overlap_tensor", c->overlap_tensor, out);

@@ -79,6 +79,7 @@ static SearchSpace space_of(const Setting *setting, int devices, int batch) {
                          .chunks = setting->chunks,
                          .sequence_parallel = setting->sequence_parallel,
                          .zero_stage = setting->zero_stage,
+                         .context_way = -1,
                          .fused_attention = -1,
                          .recompute = setting->recompute,
                          .dtype = F16};

@@ -274,6 +274,7 @@ PreferenceRule options_preference(const Options *options);
 // layers of each stage, where they are not divided evenly, and the smaller batches of the run.   ERR_CONFIG when
 // --pipeline-model-parallel-layout does not fit the model.
 int engine_spec_room(const Options *options);
+ContextWay options_context_way(const Options *options); // of --cp-comm-type
 // Muon as the options describe it; iterations 0 with another optimizer.
 MuonOptions muon_options(const Options *options);
 Status engine_spec(const Options *options, int threads, int vocabulary, int *room, EngineSpec *spec);

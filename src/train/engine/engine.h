@@ -62,6 +62,8 @@ Status engine_try(const EngineSpec *spec, int rank, EngineMemory *memory, Text *
 
 // ---- sharing.c ----------------------------------------------------------------------------------
 
+// Returns what replicas cut: nothing where every parameter has one replica in an instance.
+Sharding engine_sharding(const EngineSpec *spec);
 // Returns whether a rank keeps its shards of gradients alone (Params.cut_grads).
 bool engine_cuts_gradients(const EngineSpec *spec);
 // Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.

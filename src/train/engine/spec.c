@@ -202,7 +202,7 @@ static RouterTraining router_training(const Options *o) {
         .jitter = (float)o->moe_input_jitter_eps};
 }
 
-static ContextWay context_way(const Options *o) {
+ContextWay options_context_way(const Options *o) {
     return !strcmp(o->cp_comm_type, "a2a")   ? CONTEXT_ALL_TO_ALL
            : !strcmp(o->cp_comm_type, "p2p") ? CONTEXT_RING
                                              : CONTEXT_ALL_GATHER;
@@ -223,7 +223,7 @@ static ModelMode model_mode(const Options *o, int vocabulary) {
         .wide_first = o->first_last_layers_bf16 ? o->num_layers_at_start_in_bf16 : 0,
         .wide_last = o->first_last_layers_bf16 ? o->num_layers_at_end_in_bf16 : 0,
         .context_ranks = o->shape.cp,
-        .context_way = context_way(o),
+        .context_way = options_context_way(o),
         .sequence_parallel = o->shape.sequence_parallel,
         .keep_probabilities = o->shape.keep_probabilities,
         .attention = !strcmp(o->attention_backend, "flash")   ? ATTENTION_OWN
