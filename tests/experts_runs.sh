@@ -40,6 +40,7 @@ if check "with --virtual-data-parallel neither data nor expert ranks change a bi
 fi
 if check "a checkpoint goes on on another number of expert ranks, and brings its options" need one; then
     cp -r saved early && rm -r early/step-00000006
+    described=("${corpus[@]}")
     corpus=(--data-path documents --micro-batch-size 1 --global-batch-size 8 --lr "1e-3")
     train on "${no_evaluation[@]}" --train-iters 6 --straggler-interval 0 --ranks 4 --expert-model-parallel-size 4 \
         --load early --save other
@@ -50,6 +51,7 @@ if check "a checkpoint goes on on another number of expert ranks, and brings its
         # shellcheck disable=SC2086 # words
         timeout 60 "$trireme" $verb >verb.log 2>&1 || complain "$verb: $(tail -1 verb.log)"
     done
+    corpus=("${described[@]}")
 fi
 if check "losses of routers are metrics, alike on every grid; loads are of each layer"; then
     losses=(--moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.001)
@@ -81,9 +83,9 @@ if check "biases of experts follow loads, and are saved, in bf16 too"; then
     train unbiased "${biases[@]}" --moe-router-bias-update-rate 0
     cmp -s <(metric lm_loss bias) <(metric lm_loss unbiased) && complain "biases change nothing"
     rm -r bias/step-00000006
-    train on "${biases[@]}" --ema-decay 0.9 --ranks 2 --expert-model-parallel-size 2 --load bias --save again
-    [[ $(metric lm_loss bias | tail -3) == "$(metric lm_loss on)" ]] ||
-        complain "losses differ: $(metric lm_loss bias | tail -3) and $(metric lm_loss on)"
+    train further_on "${biases[@]}" --ema-decay 0.9 --ranks 2 --expert-model-parallel-size 2 --load bias --save again
+    [[ $(metric lm_loss bias | tail -3) == "$(metric lm_loss further_on)" ]] ||
+        complain "losses differ: $(metric lm_loss bias | tail -3) and $(metric lm_loss further_on)"
     timeout 60 "$trireme" evaluate --load again --data-path documents >verb.log 2>&1 || complain "evaluate: $(tail -1 verb.log)"
 fi
 if check "experts that are copies of an MLP compute what it does"; then

@@ -169,6 +169,15 @@ static void divisors(void) {
     gguf_close(file);
 }
 
+static void weights_of_experts(void) {
+    ModelShape shape = qwen2_moe();
+    shape.family = FAMILY_QWEN2_MOE, shape.router_pre_softmax = false;
+    expect_refused(shape, "qwen2moe has norm_topk_prob false, the model true");
+    shape = qwen3_moe(), shape.family = FAMILY_QWEN3_MOE, shape.experts_layers = 0, shape.experts_period = 0;
+    shape.router_pre_softmax = true;
+    expect_refused(shape, "qwen3moe has norm_topk_prob true, the model false");
+}
+
 static void latents(void) {
     ModelShape shape = deepseek2();
     expect_refused(minicpm3(), "llama.cpp has no MiniCPM3ForCausalLM");
@@ -203,6 +212,7 @@ int main(int argc, char **argv) {
                                       {"layers", layers},
                                       {"yarn", yarn},
                                       {"divisors", divisors},
+                                      {"weights_of_experts", weights_of_experts},
                                       {"latents", latents},
                                       {"tied_outputs", tied_outputs},
                                       {0}},

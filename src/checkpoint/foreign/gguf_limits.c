@@ -85,6 +85,14 @@ static Status check_scale(const Family *f, const ModelShape *s) {
                 f->gguf, theirs, ours);
 }
 
+static Status check_negated(const Family *f, const FamilyMember *m, const ModelShape *s) {
+    size_t at = size_named(m->size)->field.offset;
+    bool ours = *(const bool *)((const char *)s + at), theirs = *(const bool *)((const char *)&f->is + at);
+    if (ours == theirs) return OK;
+    return fail(ERR_UNAVAILABLE, "llama.cpp's %s has %s %s, the model %s: --to hf can hold it", f->gguf,
+                m->name, theirs ? "false" : "true", ours ? "false" : "true");
+}
+
 // A member without a name in GGUF is as llama.cpp takes it; a cap with one is divided by.
 static Status check_member(const Family *f, const FamilyMember *m, const ModelShape *s) {
     const ModelSize *size = size_named(m->size);
@@ -94,11 +102,7 @@ static Status check_member(const Family *f, const FamilyMember *m, const ModelSh
         return fail(ERR_UNAVAILABLE, "llama.cpp's %s has no models without %s: --to hf can hold it", f->gguf,
                     m->name);
     if (m->gguf || m->meaning == OTHER_NAME) return OK;
-    if (m->meaning == NEGATED)
-        return *(const bool *)((const char *)s + size->field.offset) ==
-                       *(const bool *)((const char *)&f->is + size->field.offset)
-                   ? OK
-                   : refuse(f, m->name);
+    if (m->meaning == NEGATED) return check_negated(f, m, s);
     if (m->meaning == INVERSE_SQUARE) return check_scale(f, s);
     return is_zero ? OK : refuse(f, m->name);
 }

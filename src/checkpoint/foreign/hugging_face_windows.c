@@ -51,10 +51,11 @@ static Status take_windows(const Config *c, const char *set, ModelShape *s) {
 enum { MAX_WINDOW = 1 << 24 };
 
 // transformers 5 writes 0 for the window of a Qwen2-MoE that has none.
-static Status read_window(Config *c, ModelShape *s) {
+static Status read_window(Config *c, const Family *f, ModelShape *s) {
     const Json *value = json_member(c->object, "sliding_window");
     if (value && value->type == JSON_NULL) s->window = 0;
-    return config_count(c, "sliding_window", MAX_WINDOW, &s->window);
+    bool zero = f->says & SAYS_WINDOW_SWITCH;
+    return (zero ? config_count : config_size)(c, "sliding_window", MAX_WINDOW, &s->window);
 }
 
 // The layers that slide where there is no list of them.
@@ -85,7 +86,7 @@ static Status read_layers(Config *c, const Family *f, bool on, ModelShape *s, ch
 Status config_windows(Config *c, const Family *f, ModelShape *s) {
     bool on = true;
     if (!(f->says & (SAYS_WINDOW | SAYS_WINDOW_LAYERS | SAYS_WINDOW_SWITCH))) return OK;
-    TRY(read_window(c, s));
+    TRY(read_window(c, f, s));
     if (f->says & SAYS_WINDOW_SWITCH) {
         on = false;
         TRY(config_flag(c, "use_sliding_window", &on));
