@@ -13,19 +13,20 @@ on_arm64() {
     trireme=$here_is launcher=()
 }
 few=("${no_evaluation[@]}" --num-layers 2 --log-interval 1 --threads 1)
+first() { train "x86.$1" "${few[@]}" "${@:2}" --train-iters 4 --save "$1"; }
 
 for precision in fp32 bf16; do
     check "losses in $precision are equal to four digits" || continue
     flags=() && [[ $precision == fp32 ]] || flags=(--bf16)
-    train "x86.$precision" "${few[@]}" "${flags[@]}" --train-iters 4 --save "$precision"
+    need first "$precision" "${flags[@]}"
     on_arm64 "arm.$precision" "${few[@]}" "${flags[@]}" --train-iters 4 --ranks 2 --pp 2
     expect_rows "arm.$precision" 4
     expect_close "x86.$precision" "arm.$precision" 1e-4
 done
 if check "a checkpoint of this machine goes on there"; then
-    train x86 "${few[@]}" --train-iters 4 --save first
-    train x86.on "${few[@]}" --train-iters 6 --load first --save on
-    on_arm64 arm.on "${few[@]}" --train-iters 6 --load first --save other
+    need first fp32
+    train x86.on "${few[@]}" --train-iters 6 --load fp32 --save on
+    on_arm64 arm.on "${few[@]}" --train-iters 6 --load fp32 --save other
     expect_rows arm.on 2
     expect_close x86.on arm.on 1e-4
 fi
