@@ -55,7 +55,7 @@ static Status parse(const char *options_text, ModelShape *model, ParallelConfig 
 
 Status planner_open(Planner *p, const char *machine_file) {
     TRY(machine_open(&p->machine, machine_file));
-    Status status = stack_for(&p->stack, &p->machine, false);
+    Status status = stack_for(&p->stack, &p->machine, (RunKind){0});
     if (status == OK) status = plan_cache_open(&p->cache);
     if (status != OK) return machine_close(&p->machine), status;
     p->costs = (CostModel){

@@ -250,6 +250,13 @@ static inline ModelShape qwen3_moe(void) {
     return s;
 }
 
+static inline ModelShape qwen2_moe(void) {
+    ModelShape s = mixtral();
+    s.qkv_bias = s.router_pre_softmax = s.shared_gate = true;
+    s.expert_ffn = 12, s.shared_ffn = 24;
+    return s;
+}
+
 static inline ModelShape olmoe(void) {
     ModelShape s = mixtral();
     s.qk_norm = QK_NORM_ALL, s.router_pre_softmax = true;
@@ -287,7 +294,7 @@ static MakeShape *const shapes[] = {
     qwen3,         smollm3,          phi3,       olmo2,      gemma2,         gemma3,
     neox,          stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
     deepseek3,     mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite,
-    deepseek3_moe, long_phi3};
+    deepseek3_moe, long_phi3,        qwen2_moe};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

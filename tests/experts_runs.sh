@@ -113,7 +113,10 @@ refused() {
 if check "what cannot be is refused before work starts, with a value that can"; then
     corpus=(--data-path documents --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32
         --micro-batch-size 1 --global-batch-size 24 --lr "1e-3")
-    refused 78 "do not divide over --expert-model-parallel-size 3: use 2" --ranks 3 --expert-model-parallel-size 3
+    refused 78 "do not divide over --expert-model-parallel-size 3: use 1" --ranks 3 --expert-model-parallel-size 3
+    refused 78 "do not divide over --expert-model-parallel-size 6: use 4" --ranks 12 --expert-model-parallel-size 6
+    refused 78 "does not divide the 1 ranks of a pipeline stage: use 1" --expert-model-parallel-size 2
+    refused 78 "does not divide the 2 ranks of a pipeline stage: use 2" --ranks 2 --expert-model-parallel-size 4 --dry-run
     refused 78 "use 2" --ranks 4 --expert-model-parallel-size 3
     refused 78 "--moe-router-topk 9 is more than --num-experts 8" --moe-router-topk 9
     refused 78 "does not divide into --moe-router-num-groups 3" --moe-router-num-groups 3 --moe-router-group-topk 1

@@ -66,5 +66,8 @@ if [[ -f $own ]] && check "a wrong module"; then
     interface=$(strings -n 16 "$own" | grep -xE '[0-9a-f]{16}' | head -1)
     sed "s/$interface/0123456789abcdef/" "$own" >alone/trireme_mpi_openmpi.so
     refused 65 "belongs to another build of trireme (interface 0123456789abcdef" "${by_openmpi[@]}" alone/trireme
+    # The other kind's module is no way out: Open MPI's library is loaded by then.
+    [[ ! -f $folder/trireme_mpi_mpich.so ]] || cp "$folder/trireme_mpi_mpich.so" alone/
+    refused 65 "belongs to another build of trireme" env SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 alone/trireme
 fi
 finish

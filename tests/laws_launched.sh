@@ -6,7 +6,7 @@
 set -euo pipefail
 transport=$1
 covering=$2
-least=52 # the 17 grids and 35 of at least 210 combinations
+least=38 # the 17 grids and 21 of at least 126 combinations
 share=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -80,6 +80,13 @@ if check "pipelines and schedules change no bit"; then
     for other in staged halves chunks; do expect_alike whole "$other"; done
     cmp whole/dpo-reference staged/dpo-reference || complain "the reference's numbers differ"
 fi
+if check "cut sequences are close"; then
+    need whole
+    for way in all_gather a2a p2p; do
+        dpo "$way" "${from_base[@]}" --ranks 2 --cp 2 --cp-comm-type "$way"
+        expect_close whole "$way" "1e-3"
+    done
+fi
 if check "data ranks that are leaves change no bit"; then
     dpo leaves "${from_base[@]}" --virtual-data-parallel 2
     dpo ranks "${from_base[@]}" --virtual-data-parallel 2 --ranks 4 --pp 2

@@ -50,7 +50,7 @@ static void starts(void) {
          "--run-file my file",
          "trireme train --lr=1e-3 --ranks 4 @ --run-file my file"},
     };
-    GridChoice grid = {2, 1, 1, 2};
+    GridChoice grid = {2, 1, 1, 2, 1};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Words words;
         RunCommand command;

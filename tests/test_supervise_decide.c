@@ -211,26 +211,29 @@ static void expect_grid(const GridRequest *r, int most, GridChoice wanted) {
 }
 
 static void grids(void) {
-    GridRequest r = {.asked = {2, 4, 2, 2}, .elastic = ELASTIC_EXACT, .possible = possible};
-    expect_grid(&r, 16, (GridChoice){2, 4, 2, 2});
-    expect_grid(&r, 99, (GridChoice){2, 4, 2, 2});
-    expect_grid(&r, 15, (GridChoice){2, 2, 2, 2});
-    expect_grid(&r, 7, (GridChoice){2, 1, 1, 2});
+    GridRequest r = {.asked = {2, 4, 2, 2, 1}, .elastic = ELASTIC_EXACT, .possible = possible};
+    expect_grid(&r, 16, (GridChoice){2, 4, 2, 2, 1});
+    expect_grid(&r, 99, (GridChoice){2, 4, 2, 2, 1});
+    expect_grid(&r, 15, (GridChoice){2, 2, 2, 2, 1});
+    expect_grid(&r, 7, (GridChoice){2, 1, 1, 2, 1});
     expect_grid(&r, 3, (GridChoice){0});
     r.virtual_dp = 8; // d may be 1, 2, 4, 8
-    expect_grid(&r, 8, (GridChoice){2, 1, 1, 4});
-    expect_grid(&r, 3, (GridChoice){2, 1, 1, 1});
+    expect_grid(&r, 8, (GridChoice){2, 1, 1, 4, 1});
+    expect_grid(&r, 3, (GridChoice){2, 1, 1, 1, 1});
     r.virtual_dp = 3; // of which the asked d is no divisor
     expect_grid(&r, 3, (GridChoice){0});
     r.virtual_dp = 0;
     r.elastic = ELASTIC_ROUNDING;
     expect_grid(&r, 15,
-                (GridChoice){1, 1, 1, 8}); // 8 ranks are the most that any grid has but for t = 2 and 4
+                (GridChoice){1, 1, 1, 8, 1}); // 8 ranks are the most that any grid has but for t = 2 and 4
     r.elastic = ELASTIC_OFF;
     expect_grid(&r, 15, (GridChoice){0});
     r = (GridRequest){
-        .asked = {1, 2, 1, 4}, .elastic = ELASTIC_ROUNDING, .possible = possible, .step_s = step_s};
-    expect_grid(&r, 4, (GridChoice){1, 1, 1, 4});
+        .asked = {1, 2, 1, 4, 1}, .elastic = ELASTIC_ROUNDING, .possible = possible, .step_s = step_s};
+    expect_grid(&r, 4, (GridChoice){1, 1, 1, 4, 1});
+    r = (GridRequest){.asked = {1, 2, 1, 2, 2}, .elastic = ELASTIC_EXACT, .possible = possible};
+    expect_grid(&r, 7, (GridChoice){1, 1, 1, 2, 2}); // as many ranks share sequences
+    expect_grid(&r, 3, (GridChoice){0});
     EXPECT(cores_available() >= 1, "%d cores", cores_available());
 }
 

@@ -138,6 +138,28 @@ static void nothing_else_changes_a_bit(void) {
     }
 }
 
+static size_t run_bytes(const EngineSpec *spec) {
+    EngineMemory memory = {0};
+    EXPECT_OK(engine_measure(spec, 0, &memory, NULL));
+    return memory.run;
+}
+
+// Whole experts on tensor ranks have replicas, which cut them, also where nothing else of the model has any.
+static void experts_are_cut_where_they_alone_have_replicas(void) {
+    static const Where at = {2, 1, 1, 1, 1, true};
+    RunResult first, result;
+    RunPlan plan = plan_on(&at, "cpu");
+    if (!run_at(&at, plan, &first)) return;
+    size_t whole = run_bytes(&plan.spec);
+    for (Sharding sharding = SHARD_OPTIMIZER; sharding < NUM_SHARDINGS; sharding++) {
+        plan.spec.sharding = sharding;
+        if (!run_at(&at, plan, &result)) return;
+        run_expect_same_bits(&first, &result, sharding_names[sharding]);
+    }
+    plan.spec.sharding = SHARD_OPTIMIZER;
+    EXPECT(run_bytes(&plan.spec) < whole, "%zu bytes, whole %zu", run_bytes(&plan.spec), whole);
+}
+
 // ---- losses of routers ------------------------------------------------------------------------------------
 
 enum { NUM_LOADS = LAYERS * (4 + NUM_LOAD_SUMS) };
@@ -297,6 +319,8 @@ int main(int argc, char **argv) {
                        {"steps_agree", steps_agree},
                        {"leaves_keep_all_bits", leaves_keep_all_bits},
                        {"nothing_else_changes_a_bit", nothing_else_changes_a_bit},
+                       {"experts_are_cut_where_they_alone_have_replicas",
+                        experts_are_cut_where_they_alone_have_replicas},
                        {"losses_mean_the_same_on_every_grid", losses_mean_the_same_on_every_grid},
                        {"losses_keep_bits", losses_keep_bits},
                        {"biases_keep_bits", biases_keep_bits},

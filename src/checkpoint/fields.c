@@ -10,9 +10,9 @@ static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", "ge
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
 static const char *const softmax_words[] = {"plain", "off_by_one", "sinks", NULL};
 static const char *const family_words[] = {
-    "any",         "mistral",     "qwen2",    "qwen3",     "smollm3", "phi3",       "olmo2",
-    "gemma2",      "gemma3",      "gpt_neox", "stablelm",  "granite", "nemotron",   "minicpm3",
-    "deepseek_v2", "deepseek_v3", "mixtral",  "qwen3_moe", "olmoe",   "granitemoe", NULL};
+    "any",     "mistral",   "qwen2",    "qwen3",      "smollm3",   "phi3",     "olmo2",       "gemma2",
+    "gemma3",  "gpt_neox",  "stablelm", "granite",    "nemotron",  "minicpm3", "deepseek_v2", "deepseek_v3",
+    "mixtral", "qwen3_moe", "olmoe",    "granitemoe", "qwen2_moe", NULL};
 static const char *const norm_words[] = {"pre", "post", "sandwich", NULL};
 static const char *const qk_words[] = {"none", "head", "all", NULL};
 static const char *const rope_words[] = {"plain", "linear", "llama3", "yarn", "dynamic", "long", NULL};

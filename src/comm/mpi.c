@@ -14,9 +14,9 @@ enum { MAX_SONAMES = 2 };
 
 static const struct {
     const char *name, *module;
-    const char
-        *sonames[MAX_SONAMES]; // those of its binary interface; Debian has a name of its own for MPICH's
-    const char *folder;        // of the library that was there when this program was built; "": unknown
+    // Those of its binary interface; Debian has a name of its own for MPICH's.
+    const char *sonames[MAX_SONAMES];
+    const char *folder; // of the library that was there when this program was built; "": unknown
     const char *package, *built_with; // Debian's
 } kinds[NUM_KINDS] = {
     [OPENMPI] = {"Open MPI",
@@ -82,11 +82,12 @@ static Status fail_without_library(MpiKind kind) {
 
 static Status find_module(MpiKind kind, Text *path) {
     if (beside_find(NULL, kinds[kind].module, path)) return OK;
-    return fail(ERR_UNAVAILABLE,
-                "%s needs the file %s, and there is none at %s or in the folder above: it is built with the "
-                "program where the headers of %s are: install them (Debian's package is %s) and build again",
-                kinds[kind].name, kinds[kind].module, text_string(path), kinds[kind].name,
-                kinds[kind].built_with);
+    return fail(
+        ERR_UNAVAILABLE,
+        "%s needs the file %s, and there is none at %s, in the folder above or where both are installed: "
+        "copy it from the folder in which trireme was built; where that has none, install the headers "
+        "of %s (Debian's package is %s) and build again",
+        kinds[kind].name, kinds[kind].module, text_string(path), kinds[kind].name, kinds[kind].built_with);
 }
 
 static Status open_module(MpiKind kind, const char *path, const MpiModule **module) {
@@ -112,18 +113,21 @@ static Status load(MpiKind kind, const MpiModule **module) {
     return status;
 }
 
-// Loads the first of the kinds that can be had; else fails as for the first of them.
+// Loads the first of the kinds that can be had; else fails as for the first of them. A module that is wrong ends the
+// search: its library has been loaded by then, and another kind's module would take functions from that.
 static Status load_any(const MpiModule **module) {
     MpiKind order[NUM_KINDS];
     int count = kinds_to_try(order);
-    for (int i = 0; i < count; i++)
-        if (load(order[i], module) == OK) return OK;
+    for (int i = 0; i < count; i++) {
+        Status status = load(order[i], module);
+        if (status != ERR_UNAVAILABLE) return status;
+    }
     return load(order[0], module);
 }
 
 bool mpi_is_here(void) {
     const MpiModule *module;
-    return load_any(&module) == OK;
+    return load_any(&module) != ERR_UNAVAILABLE;
 }
 
 Status mpi_launch(const CommOptions *options, RankMain *rank_main, void *arg) {
@@ -164,7 +168,7 @@ void mpi_describe(Text *out) {
         if (library)
             add_version(out, library);
         else
-            text_add(out, "no %s: %s", kinds[kind].name, fail_message());
+            text_add(out, "no mpi: %s", fail_message());
         text_add(out, "\n");
         text_free(&path);
     }

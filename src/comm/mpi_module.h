@@ -13,7 +13,8 @@ typedef struct {
     Status (*launch)(const CommOptions *options, RankMain *rank_main, void *arg);
 } MpiModule;
 
-// Returns whether the ranks of this job, or where none was started those of another, could use MPI here.
+// Returns whether the ranks of this job, or where none was started those of another, could use MPI here. A module that is
+// wrong counts as here: mpi_launch says what is wrong with it.
 bool mpi_is_here(void);
 // Appends a line for each kind of MPI: the library and its version, or what is missing for it.
 void mpi_describe(Text *out);

@@ -23,7 +23,9 @@ typedef struct ExpertLoads {
     Param **biases; // [layers]: of this rank's layers, where experts have biases; else NULL
 } ExpertLoads;
 
-#define ROUTER_BIAS "expert_bias" // the end of a bias's name
+// The ends of the names of a bias of experts, and of the weight of the gate of shared experts.
+#define ROUTER_BIAS "expert_bias"
+#define SHARED_GATE "gate_weight"
 
 // For a model without experts it does nothing. `params` has its parameters; both are borrowed.   ERR_OS without host
 // memory.

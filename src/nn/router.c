@@ -37,7 +37,7 @@ Router router_declare(const Builder *b, int layer) {
 }
 
 Router router_declare_gate(const Builder *b, int layer) {
-    return (Router){.weight = declare_weight(b, layer, "mlp.shared_experts", "gate_weight", 1),
+    return (Router){.weight = declare_weight(b, layer, "mlp.shared_experts", SHARED_GATE, 1),
                     .rules = {.topk = 1, .sigmoid = true},
                     .layer = layer,
                     .is_gate = true,

@@ -44,7 +44,8 @@ typedef enum {
     FAMILY_MIXTRAL,
     FAMILY_QWEN3_MOE,
     FAMILY_OLMOE,
-    FAMILY_GRANITE_MOE
+    FAMILY_GRANITE_MOE,
+    FAMILY_QWEN2_MOE
 } ModelFamily;
 // Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
 typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;

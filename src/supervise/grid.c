@@ -42,11 +42,12 @@ bool grid_choose(const GridRequest *r, int most, GridChoice *chosen) {
     *chosen = r->asked;
     if (grid_ranks(r->asked) <= most) return true;
     if (r->elastic == ELASTIC_OFF) return false;
-    for (int d = 1; d <= most; d++)
-        for (int t = 1; t <= most / d; t++)
-            for (int p = 1; p <= most / d / t; p++) {
-                consider(r, (GridChoice){t, p, r->asked.v, d}, &best);
-                if (r->asked.v > 1) consider(r, (GridChoice){t, p, 1, d}, &best);
+    int c = r->asked.c, room = most / c;
+    for (int d = 1; d <= room; d++)
+        for (int t = 1; t <= room / d; t++)
+            for (int p = 1; p <= room / d / t; p++) {
+                consider(r, (GridChoice){t, p, r->asked.v, d, c}, &best);
+                if (r->asked.v > 1) consider(r, (GridChoice){t, p, 1, d, c}, &best);
             }
     if (best.any) *chosen = best.grid;
     return best.any;

@@ -50,7 +50,7 @@ static ParallelConfig config_of(const Prices *p, const Options *o) {
     c.grid.size[AXIS_TP] = shape->tp;
     c.grid.size[AXIS_PP] = shape->pp;
     c.grid.size[AXIS_DP] = shape->dp;
-    c.grid.size[AXIS_CP] = 1;
+    c.grid.size[AXIS_CP] = shape->cp;
     c.chunks = shape->vp;
     c.microbatch = o->micro_batch_size;
     c.batch = shape->global_batch;

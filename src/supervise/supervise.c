@@ -123,11 +123,11 @@ static Status ask_for_grid(Supervisor *s) {
     static const char *const words[] = {"off", "exact", "rounding"};
     const RunShape *shape = &s->train.shape;
     bool known = shape->world_size > 0;
-    s->request = (GridRequest){
-        .asked = {known ? shape->tp : 1, known ? shape->pp : 1, known ? shape->vp : 1, known ? shape->dp : 1},
-        .virtual_dp = known ? shape->virtual_data : 0,
-        .possible = grid_is_possible,
-        .self = s};
+    s->request = (GridRequest){.asked = {1, 1, 1, 1, 1},
+                               .virtual_dp = known ? shape->virtual_data : 0,
+                               .possible = grid_is_possible,
+                               .self = s};
+    if (known) s->request.asked = (GridChoice){shape->tp, shape->pp, shape->vp, shape->dp, shape->cp};
     for (int i = 0; i < 3; i++)
         if (!strcmp(s->options->elastic, words[i])) s->request.elastic = (Elastic)i;
     bool counts = known && (!s->command.launches || s->command.ranks_word >= 0);

@@ -98,11 +98,12 @@ Blame blame_find(const RankView *views, int count, const HangRule *patience);
 
 // ---- grid.c -------------------------------------------------------------------------------------------
 
+// c is always the asked one.
 typedef struct {
-    int t, p, v, d;
+    int t, p, v, d, c;
 } GridChoice;
 
-static inline int grid_ranks(GridChoice g) { return g.t * g.p * g.d; }
+static inline int grid_ranks(GridChoice g) { return g.t * g.p * g.d * g.c; }
 
 typedef enum { ELASTIC_OFF, ELASTIC_EXACT, ELASTIC_ROUNDING } Elastic;
 

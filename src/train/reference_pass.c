@@ -99,14 +99,15 @@ static Status write_file(const Pass *pass) {
     return comm_agree(run->world, writes ? references_write(&run->references, pass->path, &pass->model) : OK);
 }
 
-// Fills in the outcomes of this rank's pairs of a batch, and zeros for others.
+// Fills in the outcomes of this rank's pairs of a batch, and zeros for others. Of the ranks that share a pair one does.
 static void find_own(const Pass *pass, int m) {
     const TrainingRun *run = pass->run;
     const PairOutcome *outcomes = engine_pair_outcomes(run->engine);
     const Leaves *leaves = &run->batches.leaves;
     int b = run->spec.mode.microbatch;
     memset(pass->found, 0, (size_t)batch_samples(run) * sizeof *pass->found);
-    if (!outcomes || context_rank(engine_context(run->engine), ROLE_TENSOR) > 0) return;
+    const Context *c = engine_context(run->engine);
+    if (!outcomes || context_rank(c, ROLE_TENSOR) > 0 || context_rank(c, ROLE_CONTEXT) > 0) return;
     for (int k = 0; k < m; k++) {
         LeafPlace leaf = leaves_place(leaves, m, k);
         int64_t first = ((int64_t)leaf.index * leaves->total + leaves->first + leaf.leaf) * b;

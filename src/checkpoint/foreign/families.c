@@ -153,7 +153,11 @@ static const char *lack_of_experts(const Family *f, const ModelShape *s) {
          "factor of the experts' weights (moe-router-topk-scaling-factor)"},
         {s->router_groups && !(deepseek && family_chooses_groups(f, s)),
          "such groups of experts (moe-router-num-groups)"},
-        {s->shared_ffn && !deepseek, "shared experts (moe-shared-expert-intermediate-size)"},
+        {s->shared_ffn && !deepseek && !family_has(f, "shared_ffn"),
+         "shared experts (moe-shared-expert-intermediate-size)"},
+        {s->experts && s->shared_gate && !f->is.shared_gate,
+         "gate of shared experts (moe-shared-expert-gate)"},
+        {s->experts && !s->shared_gate && f->is.shared_gate, "models without a gate of shared experts"},
         {s->experts && deepseek && (!s->shared_ffn || s->shared_ffn % s->expert_ffn),
          "shared experts of another width than some experts (moe-shared-expert-intermediate-size)"},
     };
@@ -191,7 +195,7 @@ Status family_of(const ModelShape *s, const Family **family) {
     if (s->experts && !rotary)
         return fail(
             ERR_UNAVAILABLE,
-            "models with experts are written as Mixtral, Qwen3-MoE, OLMoE, Granite-MoE or DeepSeek-V2, which have rotary positions, RMSNorm and "
+            "models with experts are written as Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, Granite-MoE or DeepSeek-V2, which have rotary positions, RMSNorm and "
             "SwiGLU, and this one has not: it stays in trireme's checkpoints. Train one to export with "
             "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear");
     *family = family_named(!rotary      ? "GPT2LMHeadModel"

@@ -53,6 +53,7 @@ typedef enum {
     PAIRS_IN_FILES = 1 << 23,      // of latent attention: neighbouring columns of a head are turned
     EXPERTS_ARE_MLPS = 1 << 24,    // intermediate_size is the width of an expert
     SAYS_SPARSE = 1 << 25,         // decoder_sparse_step, mlp_only_layers: layers without experts
+    LISTS_WINDOWS = 1 << 26,       // windows are read where layer_types says which layers have them
 } Says;
 
 // How a member of config.json and a member of ModelShape say the same.

@@ -307,7 +307,7 @@ static Status read_members(const Keys *k, ModelShape *s) {
 
 static Status check_experts(const Keys *k, ModelShape *s) {
     if (k->family->says & EXPERTS_ARE_MLPS) s->expert_ffn = s->ffn;
-    if (!s->experts) s->router_pre_softmax = s->router_sigmoid = s->router_bias = false;
+    if (!s->experts) s->router_pre_softmax = s->router_sigmoid = s->router_bias = s->shared_gate = false;
     if (!s->experts || (s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0)) return OK;
     return fail(ERR_DATA, "%s: a token has %d of %d experts of width %d: their number is from 1 to all",
                 k->file->path, s->experts_topk, s->experts, s->expert_ffn);

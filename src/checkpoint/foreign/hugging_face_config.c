@@ -141,6 +141,7 @@ static Status read_biases(Config *c, const Family *f, ModelShape *s) {
         TRY(config_flag(c, "attention_bias", &qkv));
         proj = qkv;
     }
+    if (f->is.qkv_bias) TRY(config_must_be(c, "qkv_bias", true));
     if (f->says & SAYS_QKV_BIAS) TRY(config_flag(c, "use_qkv_bias", &qkv));
     if (f->says & SAYS_MLP_BIAS) TRY(config_flag(c, "mlp_bias", &mlp));
     bool all = qkv && proj && mlp;

@@ -114,7 +114,12 @@ static Status read_shared(Config *c, const Family *f, ModelShape *s) {
 Status config_experts(Config *c, const Family *f, ModelShape *s) {
     if (!s->experts) return OK;
     if (f->says & EXPERTS_ARE_MLPS) s->expert_ffn = s->ffn;
-    TRY(config_must_be_zero(c, "router_jitter_noise"));
+    if (config_must_be_zero(c, "router_jitter_noise") != OK)
+        return fail(
+            ERR_UNAVAILABLE,
+            "%s: a router_jitter_noise other than 0 is not supported: it is of training alone, so set it "
+            "to 0, and train with --moe-input-jitter-eps",
+            c->what);
     TRY(config_must_be_absent(c, "clip_qkv"));
     if (s->experts_topk > s->experts)
         return fail(ERR_DATA, "%s: %d experts of a token (num_experts_per_tok), and there are %d", c->what,

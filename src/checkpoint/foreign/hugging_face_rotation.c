@@ -49,7 +49,7 @@ typedef struct {
     Rope rope;
     double base, share;
     int positions, original; // of the model, with and before scaling; 0: it is not said
-    int head_size;
+    int columns;             // of a head, of which a share rotates
     bool latent;
 } Rotation;
 
@@ -75,7 +75,7 @@ static Status read_long(Config *c, const Rotation *r, Rope *rope) {
     rope->factor = fmax(1, (double)r->positions / rope->original);
     TRY(config_real(c, "factor", 1, MAX_SCALING, &rope->factor));
     TRY(config_real(c, "attention_factor", 0, MAX_SCALING, &rope->attention));
-    int pairs = (int)(r->head_size * r->share) / 2;
+    int pairs = (int)(r->columns * r->share) / 2;
     if (pairs > MAX_ROPE_FACTORS)
         return fail(ERR_UNAVAILABLE, "%s: longrope with more than %d factors is not supported", c->what,
                     MAX_ROPE_FACTORS);
@@ -158,7 +158,7 @@ Status config_rotation(Config *c, const Family *f, ModelShape *s) {
                          .base = f->is.rotary_base > 0 ? f->is.rotary_base : 10000,
                          .share = f->rotary_share > 0 ? f->rotary_share : 1,
                          .positions = s->positions,
-                         .head_size = s->head_size};
+                         .columns = f->says & SAYS_LATENT ? s->rotary_columns : s->head_size};
     bool pct = f->says & SAYS_ROTARY_PCT;
     TRY(config_real(c, "rope_theta", LEAST_BASE, base_most(), &rotation.base));
     TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rotation.original));

@@ -50,10 +50,11 @@ static Status take_windows(const Config *c, const char *set, ModelShape *s) {
 
 enum { MAX_WINDOW = 1 << 24 };
 
+// transformers 5 writes 0 for the window of a Qwen2-MoE that has none.
 static Status read_window(Config *c, ModelShape *s) {
     const Json *value = json_member(c->object, "sliding_window");
     if (value && value->type == JSON_NULL) s->window = 0;
-    return config_size(c, "sliding_window", MAX_WINDOW, &s->window);
+    return config_count(c, "sliding_window", MAX_WINDOW, &s->window);
 }
 
 // The layers that slide where there is no list of them.
@@ -67,10 +68,10 @@ static Status layers_without_list(Config *c, const Family *f, ModelShape *s, cha
     return OK;
 }
 
-// `on`: windows are not switched off. transformers gives a family with layers that do not rotate its windows in those.
+// `on`: windows are not switched off.
 static Status read_layers(Config *c, const Family *f, bool on, ModelShape *s, char *set) {
     const Json *list = config_member(c, "layer_types");
-    if (on && s->window && f->says & SAYS_NO_ROPE && !config_is_given(list))
+    if (on && s->window && f->says & LISTS_WINDOWS && !config_is_given(list))
         return fail(
             ERR_UNAVAILABLE,
             "%s: use_sliding_window without layer_types is not read; add the list of layer_types that "

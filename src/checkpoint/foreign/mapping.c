@@ -22,6 +22,12 @@ typedef struct {
 #define GATED    (NAMES_LLAMA | NAMES_AFTER | NAMES_LATENT)
 #define EXPERTS  (NAMES_LLAMA | NAMES_LATENT)
 #define NOT_NEOX (NAMES_GPT2 | NAMES_LIKE_LLAMA)
+// Queries, then keys, then values of all heads in one tensor.
+#define TOGETHER(names, hugging_face, gguf)                                                                  \
+    {"self_attention.linear_qkv", PART_QUERY, names, {hugging_face, gguf}},                                  \
+        {"self_attention.linear_qkv", PART_KEY, names, {hugging_face, gguf}}, {                              \
+        "self_attention.linear_qkv", PART_VALUE, names, { hugging_face, gguf }                               \
+    }
 static const Row table[] = {
     {"embedding.word_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
     {"embedding.word_embeddings", PART_ALL, NAMES_LIKE_LLAMA, {"model.embed_tokens", "token_embd"}},
@@ -30,15 +36,7 @@ static const Row table[] = {
     {"input_layernorm", PART_ALL, NAMES_GPT2, {"transformer.h.%d.ln_1", "blk.%d.attn_norm"}},
     {"input_layernorm", PART_ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
     {"input_layernorm", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
-    {"self_attention.linear_qkv",
-     PART_QUERY,
-     NAMES_GPT2,
-     {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", PART_KEY, NAMES_GPT2, {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv",
-     PART_VALUE,
-     NAMES_GPT2,
-     {"transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"}},
+    TOGETHER(NAMES_GPT2, "transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"),
     {"self_attention.linear_qkv",
      PART_QUERY,
      SEPARATE,
@@ -48,25 +46,12 @@ static const Row table[] = {
      PART_VALUE,
      SEPARATE,
      {"model.layers.%d.self_attn.v_proj", "blk.%d.attn_v"}},
-    {"self_attention.linear_qkv",
-     PART_QUERY,
-     NAMES_FUSED,
-     {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv",
-     PART_KEY,
-     NAMES_FUSED,
-     {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv",
-     PART_VALUE,
-     NAMES_FUSED,
-     {"model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"}},
+    TOGETHER(NAMES_FUSED, "model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"),
     {"self_attention.linear_qkv",
      PART_ALL,
      NAMES_NEOX,
      {"gpt_neox.layers.%d.attention.query_key_value", NULL}},
-    {"self_attention.linear_qkv", PART_QUERY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", PART_KEY, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
-    {"self_attention.linear_qkv", PART_VALUE, NAMES_NEOX, {NULL, "blk.%d.attn_qkv"}},
+    TOGETHER(NAMES_NEOX, NULL, "blk.%d.attn_qkv"),
     {"self_attention.q_layernorm",
      PART_ALL,
      SEPARATE,
@@ -193,6 +178,22 @@ static const Row table[] = {
      PART_ALL,
      NAMES_LATENT,
      {"model.layers.%d.mlp.shared_experts.down_proj", "blk.%d.ffn_down_shexp"}},
+    {"mlp.shared_experts.linear_fc1",
+     PART_GATE,
+     NAMES_LLAMA,
+     {"model.layers.%d.mlp.shared_expert.gate_proj", "blk.%d.ffn_gate_shexp"}},
+    {"mlp.shared_experts.linear_fc1",
+     PART_UP,
+     NAMES_LLAMA,
+     {"model.layers.%d.mlp.shared_expert.up_proj", "blk.%d.ffn_up_shexp"}},
+    {"mlp.shared_experts.linear_fc2",
+     PART_ALL,
+     NAMES_LLAMA,
+     {"model.layers.%d.mlp.shared_expert.down_proj", "blk.%d.ffn_down_shexp"}},
+    {"mlp.shared_experts",
+     PART_ALL,
+     NAMES_LLAMA,
+     {"model.layers.%d.mlp.shared_expert_gate", "blk.%d.ffn_gate_inp_shexp"}},
     {"post_mlp_layernorm",
      PART_ALL,
      NAMES_AFTER,
@@ -207,13 +208,14 @@ static const Row table[] = {
 #undef GATED
 #undef EXPERTS
 #undef NOT_NEOX
+#undef TOGETHER
 
 enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
 
 // The parts of one of our names.
 typedef struct {
     char stem[96];
-    const char *suffix; // "weight", "bias" or ROUTER_BIAS, inside the name
+    const char *suffix; // "weight", "bias", ROUTER_BIAS or SHARED_GATE, inside the name
     int layer;          // -1: it is not part of a layer
 } Name;
 
@@ -245,8 +247,10 @@ static void name_theirs(char out[96], const char *pattern, const Name *ours, int
         if (number) size += (size_t)snprintf(out + size, 96 - size, "%d", numbers[n]), pattern += 2;
         CHECK(size < 96, "the name of a tensor of %s is too long", ours->stem);
     }
-    bool of_choice = !strcmp(ours->suffix, ROUTER_BIAS);
-    snprintf(out + size, 96 - size, ".%s", of_choice ? "e_score_correction_bias" : ours->suffix);
+    const char *suffix = !strcmp(ours->suffix, ROUTER_BIAS)   ? "e_score_correction_bias"
+                         : !strcmp(ours->suffix, SHARED_GATE) ? "weight"
+                                                              : ours->suffix;
+    snprintf(out + size, 96 - size, ".%s", suffix);
 }
 
 static bool is_of_experts(const Row *row) { return !strncmp(row->ours, "mlp.experts.", 12); }
@@ -312,7 +316,8 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     bool scales = strstr(ours->name, "layernorm.weight");
     if (maker->format == FORMAT_GGUF && maker->shape->norm_offset && scales) t->plus = 1;
     t->is_choice = strstr(ours->name, "." ROUTER_BIAS);
-    t->is_fp32 = !strcmp(row->ours, "embedding.position_embeddings") || !strcmp(row->ours, "mlp.router");
+    t->is_fp32 = !strcmp(row->ours, "embedding.position_embeddings") || !strcmp(row->ours, "mlp.router") ||
+                 !strcmp(row->ours, "mlp.shared_experts");
     if (is_of_experts(row) && !are_experts_apart(row, maker->format)) t->matrices = maker->shape->experts;
     return t;
 }

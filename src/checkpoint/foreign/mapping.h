@@ -12,7 +12,7 @@ typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_vector;
-    bool is_fp32;    // in GGUF, whatever the type of the others: the table of positions, routers
+    bool is_fp32;    // in GGUF, whatever the type of the others: the table of positions, routers, gates
     bool is_choice;  // biases by which experts are chosen: fp32 in all files
     bool transposed; // the file stores [cols, rows]; true for every vector
     // Experts whose rows it has, one after the other: the file has a dimension for them. 0: it is a matrix or vector.

@@ -36,7 +36,7 @@ static Status open_model(Engine *e) {
     c->mode.experts_apart = e->leaves.tree && context_ranks(c, ROLE_EXPERT) > 1;
     e->params.sources = c->mode.experts_apart ? context_ranks(c, ROLE_EXPERT) : 1;
     e->params.matrices_apart = e->spec.muon.iterations > 0;
-    e->params.sharding = context_ranks(c, ROLE_REPLICAS_SHARDS) > 1 ? e->spec.sharding : SHARD_NOTHING;
+    e->params.sharding = engine_sharding(&e->spec);
     e->params.cut_grads = engine_cuts_gradients(&e->spec);
     if (e->spec.share_values) e->params.shared = &e->runtime.shared;
     for (int i = 0; i < v; i++) stages[i] = schedule_stage(&e->schedule, context_rank(c, ROLE_PIPELINE), i);

@@ -51,10 +51,10 @@ struct Engine {
     Audit *audit;                 // NULL: no step is ever audited
 };
 
-// Opens this rank's share of a run without initial values. `memory` all zero: measures. The caller closes the engine
-// when this fails.
 // Refuses grids on which the model's experts cannot be computed.   ERR_CONFIG says what would work.
 Status engine_check_experts(const EngineSpec *spec);
+// Opens this rank's share of a run without initial values. `memory` all zero: measures. The caller closes the engine
+// when this fails.
 Status engine_open_share(Engine *engine, const EngineSpec *spec, Comm *world, const EngineMemory *memory);
 Stage engine_stage(Engine *engine); // engine_trial.c
 // As engine_measure; also notes the kinds of calls that an evaluation and a step make (`calls` may be NULL).
@@ -62,6 +62,8 @@ Status engine_try(const EngineSpec *spec, int rank, EngineMemory *memory, Text *
 
 // ---- sharing.c ----------------------------------------------------------------------------------
 
+// Returns what replicas cut: nothing where every parameter has one replica in an instance.
+Sharding engine_sharding(const EngineSpec *spec);
 // Returns whether a rank keeps its shards of gradients alone (Params.cut_grads).
 bool engine_cuts_gradients(const EngineSpec *spec);
 // Returns whether each rank is on the machine of all its replicas: the same on all ranks.   Collective over `world`.

@@ -1,9 +1,11 @@
 // Refuses grids on which layers with experts cannot be computed.
 #include "train/engine/engine.h"
 
+// The grid is one (grid_check).
 static Status check_sizes(const EngineSpec *spec, int etp, int ep) {
     int experts = spec->shape.experts, width = spec->shape.expert_ffn, fits = ep;
-    while (experts % fits) fits--;
+    int ranks = grid_size(spec->grid) / grid_along(spec->grid, AXIS_PP) / etp;
+    while (experts % fits || ranks % fits) fits--;
     if (experts % ep)
         return fail(ERR_CONFIG, "%d experts do not divide over --expert-model-parallel-size %d: use %d",
                     experts, ep, fits);

@@ -2,10 +2,15 @@
 #include "train/engine/engine.h"
 #include <stdlib.h>
 
+Sharding engine_sharding(const EngineSpec *spec) {
+    for (Reduction r = 0; r < NUM_REDUCTIONS; r++)
+        if (grid_count(spec->grid, placement_reductions[r].shards) > 1) return spec->sharding;
+    return SHARD_NOTHING;
+}
+
 // With one microbatch no other order of sums follows. The halves of a split backward add to all units in turn.
 bool engine_cuts_gradients(const EngineSpec *spec) {
-    return spec->sharding >= SHARD_GRADIENTS && grid_count(spec->grid, ROLE_REPLICAS_SHARDS) > 1 &&
-           (spec->num_microbatches == 1 || spec->reduce_every) &&
+    return engine_sharding(spec) >= SHARD_GRADIENTS && (spec->num_microbatches == 1 || spec->reduce_every) &&
            !schedule_kind(spec->schedule)->splits_backward;
 }
 

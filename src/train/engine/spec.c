@@ -1,7 +1,7 @@
 // Turns the options of a run into the description of an engine: model, mode, layers of each stage.
 #include "base/cores.h"
 #include "nn/recipes.h"
-#include "train/train.h"
+#include "train/engine/engine.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +84,7 @@ static ModelFamily family_of_name(const char *name) {
         [FAMILY_QWEN3_MOE] = "qwen3_moe",
         [FAMILY_OLMOE] = "olmoe",
         [FAMILY_GRANITE_MOE] = "granitemoe",
+        [FAMILY_QWEN2_MOE] = "qwen2_moe",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
@@ -366,6 +367,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
     spec->mode.dispatch_slot = o->moe_dispatch_rows == INT_UNSET ? 0 : o->moe_dispatch_rows;
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
+    TRY(engine_check_experts(spec));
     return split_layers(o, room, spec);
 }
 
