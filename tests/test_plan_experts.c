@@ -157,6 +157,17 @@ static void tokens_are_sent_once(void) {
     EXPECT(near(each, bytes * 7 / 8 / 200e9, 1e-9), "7/8 of %g bytes at the link's rate: %g s", bytes, each);
     // Of 56 of 64 pairs in other nodes, once for each of the nodes but the own one.
     EXPECT(near(far_once / far, 5.339 / 8, 1e-3), "between nodes once takes %g of each", far_once / far);
+    // In 4 of 8 groups a token has 64 experts, and none of the 16 of a rank in an open group with 48/64 * 47/63 ... 41/57.
+    model.router_groups = 8, model.router_open_groups = 4;
+    double none = 1;
+    for (int i = 0; i < 8; i++) none *= (48.0 - i) / (64 - i);
+    double limited = price_dispatch(&costs, &model, &c, bytes);
+    EXPECT(near(limited / each, 4 * (1 - none) / 8, 1e-9), "in open groups %g of each", limited / each);
+    // Groups that are all open are none.
+    model.router_open_groups = 8;
+    EXPECT(near(price_dispatch(&costs, &model, &c, bytes), once, 1e-9), "in all groups");
+    model.router_groups = model.router_open_groups = 64;
+    EXPECT(near(price_dispatch(&costs, &model, &c, bytes), once, 1e-9), "in all of many groups");
 }
 
 static Prediction predicted(const CostModel *costs, const ModelShape *model, const ParallelConfig *c) {

@@ -197,7 +197,7 @@ Of the rows with experts: configurations come again in release after release, an
 kernels that are launched as one graph and messages that overlap. Which rows have these, their notes say; the factors of
 such rows (the variants of the stack) and three constants were chosen by hand with these very rows, the two free ones by
 fits that had not seen the model. Runs of 25.09 to 26.02 with microbatches of one sample take as long as with two: there the
-host decides. H100 between nodes (DeepSeek-V3 on 1024) is half as slow again as measured; models of one release on GB200 are
+host decides. H100 between nodes (DeepSeek-V3 on 1024) comes out 30 % too slow; models of one release on GB200 are
 up to 20 % too slow where those on B200 are too fast.
 
 END

@@ -15,7 +15,7 @@ static bool number_after(const char *note, const char *phrase, int most, int *nu
     return true;
 }
 
-// The latents of DeepSeek-V3, which Kimi-K2 has, too.   Source: DeepSeek-V3 (2024), section 4.2
+// The latents of DeepSeek-V3, which Kimi-K2 has, too.   Source: Liu 2024 (DeepSeek-V3), section 4.2
 static void set_latents(ModelShape *m) {
     m->q_rank = 1536, m->kv_rank = 512;
     m->head_size = 128 + 64, m->value_size = 128, m->rotary_columns = 64;
@@ -39,6 +39,8 @@ static bool read_layers(const char *note, ModelShape *m) {
         m->window = window, m->window_period = 2, m->window_layers = 1;
     if (number_after(note, "head size ", 1 << 13, &head)) m->head_size = head;
     if (strstr(note, "heads are MLA")) set_latents(m);
+    if (m->kv_rank && m->experts == 256)
+        m->router_groups = 8, m->router_open_groups = 4; // those of Kimi-K2 have none
     return m->head_size > 0;
 }
 

@@ -170,12 +170,33 @@ double price_collective(const CostModel *costs, const ParallelConfig *config, Co
 
 // ---- tokens to their experts ---------------------------------------------------------------------------
 
-// How many of so many equal groups of ranks have any of the experts of a token, where each is as likely.
-static double groups_of_token(const ModelShape *model, double groups) {
-    double none = 1, here = model->experts / groups;
-    for (int i = 0; i < model->experts_topk; i++)
-        none *= fmax(0, model->experts - here - i) / (model->experts - i);
-    return groups * (1 - none);
+// Whether none of `chosen` of `all` experts is among `here` of them, where each is as likely.
+static double none_of(double all, double here, int chosen) {
+    double none = 1;
+    for (int i = 0; i < chosen; i++) none *= fmax(0, all - here - i) / (all - i);
+    return none;
+}
+
+static double combinations(int n, int k) {
+    double ways = k <= n;
+    for (int i = 0; i < k; i++) ways *= (double)(n - i) / (k - i);
+    return ways;
+}
+
+// How many of so many equal parts of the ranks have any of the experts of a token. Where its experts lie in some open
+// groups of neighbours alone, a part has a share of one group, or as many whole ones as it is large.
+//   Source: Liu 2024 (DeepSeek-V3), section 2.1.2, node-limited routing
+static double parts_of_token(const ModelShape *model, double parts) {
+    int groups = model->router_groups ? model->router_groups : 1;
+    int open = model->router_groups ? model->router_open_groups : 1, here = (int)fmax(1, groups / parts);
+    double candidates = (double)model->experts * open / groups,
+           of_group = model->experts / fmax(parts, groups);
+    double none = 0;
+    for (int k = 0; k <= here && k <= open; k++) { // k of the part's groups are open
+        double ways = combinations(here, k) * combinations(groups - here, open - k);
+        none += ways / combinations(groups, open) * none_of(candidates, k * of_group, model->experts_topk);
+    }
+    return parts * (1 - none);
 }
 
 // A token crosses the network once for each other node and is spread over links there, while the next ones arrive.
@@ -184,10 +205,10 @@ static double once_seconds(const CostModel *costs, const ModelShape *model, Spre
     const Constants *c = &costs->constants;
     double token = bytes / model->experts_topk;
     double inside = inside_seconds(costs, fmin(spread.ranks, costs->machine->devices_per_node),
-                                   token * groups_of_token(model, spread.ranks)) /
+                                   token * parts_of_token(model, spread.ranks)) /
                     2;
     if (spread.nodes <= 1) return inside * c->gather_penalty;
-    double sent = token * groups_of_token(model, spread.nodes) * (1 - 1 / spread.nodes);
+    double sent = token * parts_of_token(model, spread.nodes) * (1 - 1 / spread.nodes);
     double latency = us(c->network_latency_us) * log2(spread.nodes) + us(c->link_latency_us);
     return fmax(inside, latency + sent / (nic_rate(costs->machine) * c->network_efficiency));
 }
