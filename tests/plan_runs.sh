@@ -309,6 +309,13 @@ if check "runs of train calibrate a stack"; then
     need train_two
     answer runs --calibrate run1.jsonl run2.jsonl --stack megatron-lm-2021 --machine dgx-a100
     says runs "n 2, "
+    # Ranks that share sequences are ranks, too; a stack that stores S x S matrices has no ring.
+    "$trireme" train --mock-data --tokenizer-type NullTokenizer --vocab-size 511 --layers 2 --hidden 32 --heads 2 --seq 128 \
+        --mbs 1 --gbs 4 --lr 1e-3 --steps 8 --eval-iters 0 --ranks 2 --cp 2 --cp-comm-type p2p --threads 1 --log-interval 1 \
+        --metrics ring.jsonl --save-config ring.yaml --plain >train.out 2>&1 || complain "train: $(tail -3 train.out)"
+    sed -i '/^ranks/d' ring.yaml
+    answer ring --calibrate run1.jsonl run2.jsonl ring.jsonl --stack megatron-lm-2021 --machine dgx-a100
+    says ring "n 3, "
 fi
 if check "runs that do not suffice for a calibration are refused"; then
     need train_two

@@ -72,7 +72,8 @@ ParallelConfig row_config(const Stack *stack, const PlanRow *row) {
     if (!row->has_scatter_gather) c.scatter_gather = stack->scatters_messages;
     if (!row->has_overlap_gradients) c.overlap_gradients = stack->overlaps_gradients;
     c.groups_experts = !stack->is_trireme;
-    if (!stack->is_trireme) c.context_way = stack_context_way(stack);
+    if (!stack->is_trireme || c.attention == ATTENTION_UNFUSED)
+        c.context_way = stack_context_way(stack, c.attention);
     if (!row->has_overlap_tensor) c.overlap_tensor = stack->overlaps_tensor;
     return c;
 }

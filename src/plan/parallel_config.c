@@ -32,8 +32,8 @@ ScheduleSpec parallel_config_schedule(const ParallelConfig *c) {
                           .microbatches = parallel_config_microbatches(c)};
 }
 
-ContextWay stack_context_way(const Stack *stack) {
-    return stack->is_trireme ? CONTEXT_ALL_GATHER : CONTEXT_RING;
+ContextWay stack_context_way(const Stack *stack, AttentionKind attention) {
+    return stack->is_trireme || attention == ATTENTION_UNFUSED ? CONTEXT_ALL_GATHER : CONTEXT_RING;
 }
 
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space) {
@@ -48,8 +48,10 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .factors = space->factors,
                             .muon = space->muon,
                             .reduce_every = space->reduce_every,
-                            .context_way = space->context_way >= 0 ? (ContextWay)space->context_way
-                                                                   : stack_context_way(stack),
+                            .context_way =
+                                space->context_way >= 0
+                                    ? (ContextWay)space->context_way
+                                    : stack_context_way(stack, unfused ? ATTENTION_UNFUSED : ATTENTION_FUSED),
                             .scatter_gather = stack->scatters_messages,
                             .overlap_gradients = stack->overlaps_gradients,
                             .overlap_tensor = stack->overlaps_tensor,

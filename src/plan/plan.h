@@ -233,7 +233,7 @@ typedef struct {
     bool reduce_every; // likewise
 } SearchSpace;
 
-ContextWay stack_context_way(const Stack *stack);
+ContextWay stack_context_way(const Stack *stack, AttentionKind attention); // a ring keeps no S x S matrix
 // Returns a configuration of one device with attention, overlaps and messages as the stack does them, unless the
 // user has chosen otherwise.
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space);
