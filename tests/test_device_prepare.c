@@ -59,7 +59,7 @@ static void kinds_of_attention(void) {
     AttentionForward p = {.qkv = at(4096, 8, 96, BF16),
                           .out = at(8192, 8, 32, BF16),
                           .stats = at(512, 8, 4, F32),
-                          .shape = {2, 4, 4, 4, 8, 0, 0, 0},
+                          .shape = {2, 4, 4, 4, 8, 0, 0, 0, 0, 0},
                           .dropout = {.samples = 2}};
     EXPECT(note(&calls, OP_ATTENTION_FORWARD, &p) == 1, "the first");
     p.shape.first_head = 4, p.dropout.key = rng_key(1, "attention", 3), p.dropout.first_sample = 6;
