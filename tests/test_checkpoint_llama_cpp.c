@@ -163,6 +163,7 @@ static void divisors(void) {
     EXPECT(gguf_tensor(file, "rope_factors_long.weight") && gguf_tensor(file, "rope_factors_short.weight"),
            "no divisors");
     EXPECT(fabsf(real(file, "phi3.rope.scaling.attn_factor") - 1.1547005f) < 1e-6f, "sqrt(1 + ln 2 / ln 8)");
+    gguf_close(file);
     shape = llama3_rope(), shape.family = FAMILY_MISTRAL;
     file = exported(shape);
     EXPECT(gguf_tensor(file, "rope_freqs.weight"), "no divisors");
