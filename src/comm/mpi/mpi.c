@@ -304,6 +304,12 @@ static bool lacks_process_manager(void) {
 static bool lacks_process_manager(void) { return false; }
 #endif
 
+// MPICH's start leaves standard output without a buffer, and the output of the ranks would mix within lines.
+static void write_lines(void) {
+    static char lines[1 << 16]; // the stream lives as long as the program
+    setvbuf(stdout, lines, _IOLBF, sizeof lines);
+}
+
 static Status launch(const CommOptions *options, RankMain *rank_main, void *arg) {
     int initialized, provided = MPI_THREAD_SINGLE;
     if (lacks_process_manager())
@@ -324,6 +330,7 @@ static Status launch(const CommOptions *options, RankMain *rank_main, void *arg)
         beat_leave(beat, ERR_UNAVAILABLE);
         return fail(ERR_UNAVAILABLE, "MPI cannot be started: its error %d", rc);
     }
+    if (launched) write_lines();
     Rank *rank = comm_allocate(1, sizeof *rank), *caller = rank_current();
     *rank = (Rank){.abort_job = abort_all, .beat = beat};
     MPI_Comm_rank(MPI_COMM_WORLD, &rank->rank);
