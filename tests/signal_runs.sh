@@ -241,7 +241,7 @@ if check "srun without an interface for MPI is named"; then
     grep -q "srun --mpi=pmix" srun.log || complain "srun without PMI: $(tail -1 srun.log)"
 fi
 if check "processes that MPI does not show each other are refused"; then
-    PMI_SIZE=2 PMI_RANK=0 timeout 60 "${run[@]}" --train-iters 1 --tp 2 >alone.log 2>&1
+    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 timeout 60 "${run[@]}" --train-iters 1 --tp 2 >alone.log 2>&1
     grep -q "the launcher started 2 processes, but MPI shows each of them itself alone" alone.log ||
         complain "alone under a launcher: $(tail -1 alone.log)"
 fi
@@ -260,11 +260,15 @@ fi
 # Under a launcher each write is whole lines: pieces of two streams would meet in one line.
 if check "a launched program writes whole lines"; then
     need run_whole
-    PMI_SIZE=1 PMI_RANK=0 timeout 60 "$trireme" generate --load whole --prompt "document" --max-new-tokens 30 \
-        --temperature 2 2>/dev/null | while dd bs=65536 count=1 of=piece status=none && [[ -s piece ]]; do
-        printf '%s\n' "$(tail -c 1 piece | od -An -c | tr -d ' ')"
-    done >ends
-    { [[ -s ends ]] && ! grep -qvxF '\n' ends; } || complain "pieces of lines under a launcher: $(sort ends | uniq -c)"
+    kinds=(OMPI_COMM_WORLD)
+    ! "$trireme" --version | grep "mpi (MPICH" >/dev/null || kinds+=(PMI)
+    for kind in "${kinds[@]}"; do
+        env "${kind}_SIZE=1" "${kind}_RANK=0" timeout 60 "$trireme" generate --load whole --prompt "document" \
+            --max-new-tokens 30 --temperature 2 2>/dev/null | while dd bs=65536 count=1 of=piece status=none && [[ -s piece ]]; do
+            printf '%s\n' "$(tail -c 1 piece | od -An -c | tr -d ' ')"
+        done >ends
+        { [[ -s ends ]] && ! grep -qvxF '\n' ends; } || complain "pieces of lines by $kind: $(sort ends | uniq -c)"
+    done
 fi
 if check "-V is --version"; then
     for words in "-V" "train -V" "plan --version"; do
