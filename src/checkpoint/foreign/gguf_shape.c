@@ -169,7 +169,8 @@ static Status read_factors(const Keys *k, const char *name, int pairs, RopeFacto
     return right ? OK : fail(ERR_DATA, "%s: tensor %s is not %d numbers above 0", k->file->path, name, pairs);
 }
 
-// LongRoPE's divisors are tensors. Its factor of sines and cosines is told where it is not the usual one.
+// Reads LongRoPE: two tensors of divisors, and a key with the factor of sines and cosines. The shape keeps that factor
+// only where it is not sqrt(1 + ln factor / ln original).
 static Status read_longrope(const Keys *k, int original, ModelShape *s) {
     Rope rope = {.kind = ROPE_LONG, .original = original, .factor = fmax(1, (double)s->positions / original)};
     double attention = NAN;

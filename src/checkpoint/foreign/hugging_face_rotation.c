@@ -65,8 +65,8 @@ static Status read_factors(Config *c, const char *name, int pairs, RopeFactors *
     return right ? OK : config_bad(c, name, wanted);
 }
 
-// What the model says of the length goes before what the object says. The factor is that of the lengths, unless the
-// object says another.
+// The original length of the model's own member wins over that of the object. The factor is positions / original,
+// unless the object has one.
 static Status read_long(Config *c, const Rotation *r, Rope *rope) {
     rope->original = r->positions;
     TRY(config_size(c, "original_max_position_embeddings", MAX_POSITIONS, &rope->original));

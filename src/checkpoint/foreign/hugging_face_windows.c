@@ -92,7 +92,7 @@ Status config_windows(Config *c, const Family *f, ModelShape *s) {
         TRY(config_flag(c, "use_sliding_window", &on));
     }
     if (f->says & SAYS_WINDOW) {
-        config_member(c, "max_window_layers"); // nobody reads it
+        config_member(c, "max_window_layers"); // it has no effect there
         if (!on) s->window = 0;
         return OK;
     }
