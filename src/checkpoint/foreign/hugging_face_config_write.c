@@ -101,16 +101,14 @@ static void write_real(Text *out, const char *name, double value) {
     text_add(out, ",\n");
 }
 
-static void write_factors(const char *name, const RopeFactors *factors, Text *out) {
-    text_add(out, "    \"%s\": [", name);
-    for (int i = 0; i < factors->count; i++) {
-        if (i) text_add(out, ", ");
-        json_add_double(out, factors->at[i]);
-    }
-    text_add(out, "],\n");
+static void write_factors(const char *name, const char *member, const ModelShape *s, Text *out) {
+    text_add(out, "    \"%s\": ", name);
+    field_print(&size_named(member)->field, s, out);
+    text_add(out, ",\n");
 }
 
-static void write_scaling(const Rope *rope, Text *out) {
+static void write_scaling(const ModelShape *s, Text *out) {
+    const Rope *rope = &s->rope;
     static const char *const types[] = {[ROPE_LINEAR] = "linear",
                                         [ROPE_LLAMA3] = "llama3",
                                         [ROPE_YARN] = "yarn",
@@ -136,10 +134,10 @@ static void write_scaling(const Rope *rope, Text *out) {
         text_add(out, "  ");
         write_real(out, rows[i].name, rows[i].value);
     }
-    if (is_long) write_factors("long_factor", &rope->longer, out);
+    if (is_long) write_factors("long_factor", "rope_long_factors", s, out);
     if (llama3 || yarn || is_long) text_add(out, "  ");
     if (llama3 || yarn || is_long) write_int(out, "original_max_position_embeddings", rope->original);
-    if (is_long) write_factors("short_factor", &rope->shorter, out);
+    if (is_long) write_factors("short_factor", "rope_short_factors", s, out);
     if (rope->unrounded) text_add(out, "    \"truncate\": false,\n");
     text_add(out, "    \"rope_type\": \"%s\"\n  },\n", types[rope->kind]);
 }
@@ -154,7 +152,7 @@ static void write_share(const ModelShape *s, const char *name, Text *out) {
 static void write_rotation(const ModelShape *s, const Family *f, Text *out) {
     if (f->says & SAYS_ROTARY_SHARE) write_share(s, "partial_rotary_factor", out);
     if (f->says & SAYS_LOCAL_BASE) write_real(out, "rope_local_base_freq", s->rotary_base_local);
-    write_scaling(&s->rope, out);
+    write_scaling(s, out);
     if (s->rope.kind == ROPE_LONG) write_int(out, "original_max_position_embeddings", s->rope.original);
     if (f->says & SAYS_ROTARY_PCT) {
         write_real(out, "rotary_emb_base", s->rotary_base);
