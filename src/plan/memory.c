@@ -280,6 +280,7 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     s->masks = masks ? factor * hidden_elements(model, config) : 0;
     s->head = head_bytes(costs, model, config);
     s->buffers = s->again + buffer_bytes(s);
+    if (costs->stack->is_trireme) s->buffers += (double)trireme_usual_workspace(model, config);
     return OK;
 }
 

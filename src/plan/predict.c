@@ -191,7 +191,7 @@ static double over_replicas(const CostModel *costs, const ParallelConfig *config
     return s->slower * seconds;
 }
 
-// The shards of gradients are summed over the instances once a step, when all of them are complete.
+// The shards of gradients are summed over the instances once a step.
 static double over_instances(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                              Held held) {
     Held shard = {held.dense / grid_count(config->grid, ROLE_REPLICAS_SHARDS),
@@ -203,11 +203,13 @@ static double over_instances(const CostModel *costs, const ParallelConfig *confi
 // The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
 // optimizer they are reduce-scattered during the backward, and parameters gathered during the forward. Zero stage 2
 // scatters after each microbatch, trireme once unless it is asked to; zero stage 3 also gathers for each forward and
-// each backward.
+// each backward. The sums over instances follow the last scatter of each part, behind the rest of that backward;
+// trireme makes them when all gradients are there.
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                                 Held held) {
     int zero = config->zero_stage;
-    bool again = zero > 1 && (!costs->stack->is_trireme || config->reduce_every); // each microbatch
+    bool own = costs->stack->is_trireme,
+         again = zero > 1 && (!own || config->reduce_every); // each microbatch
     double forward = 0, backward = 0, count = again || zero > 2 ? 1 : schedule_kind_window(s->kind, &s->spec);
     double bytes = gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
@@ -222,15 +224,16 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_INSTANCE, held, bytes);
     double gather = over_replicas(costs, config, s, COMM_ALL_GATHER, PART_INSTANCE, held,
                                   (double)dtype_bytes(config->dtype));
-    double across = over_instances(costs, config, s, held);
+    double across = over_instances(costs, config, s, held), last = scatter + (own ? 0 : across);
+    double scatters = again ? times : 1, seconds = own ? across : 0; // backwards with a scatter
     if (zero < 3)
-        return across + exposed_seconds(costs, config, gather, forward) +
-               (again ? times : 1) * exposed_seconds(costs, config, scatter, backward);
-    double scatters = again ? times : 1,
-           gathers = times - scatters; // backwards with a reduction, and without
-    return across + times * exposed_of_units(costs, config, gather, forward) +
-           scatters * exposed_of_units(costs, config, gather + scatter, backward) +
-           gathers * exposed_of_units(costs, config, gather, backward);
+        return seconds + exposed_seconds(costs, config, gather, forward) +
+               (scatters - 1) * exposed_seconds(costs, config, scatter, backward) +
+               exposed_seconds(costs, config, last, backward);
+    return seconds + times * exposed_of_units(costs, config, gather, forward) +
+           (times - scatters) * exposed_of_units(costs, config, gather, backward) +
+           (scatters - 1) * exposed_of_units(costs, config, gather + scatter, backward) +
+           exposed_of_units(costs, config, gather + last, backward);
 }
 
 // All-reduces the gradients of the two copies of a tied table, between the first and the last stage.
