@@ -123,6 +123,16 @@ if check "time and cost are the step's"; then
     awk -v low="$(number json low_s)" -v step="$(number json step_s)" -v high="$(number json high_s)" \
         'BEGIN { exit !(low < step && step < high) }' || complain "no interval around the step"
 fi
+if check "energy is the power of all machines for the time of the run"; then
+    answer energy "${question[@]}" --tokens 300B --pue 1.2 --json
+    close "$(number energy run_kwh)" \
+        "$(awk -v s="$(number energy run_s)" 'BEGIN { print s / 3600 * 1024 / 8 * 6.5 * 1.2 }')" 1e-5 ||
+        complain "128 nodes of 6.5 kW take $(number energy run_kwh) kWh in $(number energy run_s) s"
+    answer energy "${question[@]}" --tokens 300B
+    says energy "MWh, at 812.5 W for a GPU with its share of a node"
+    answer energy "${question[@]/dgx-a100/mi300x}" --tokens 300B
+    says energy "at 750 W for a GPU alone, without the rest of a node"
+fi
 if check "constraints are kept"; then
     need answer_json
     answer kept "${question[@]}" --json --tp 4 --micro-batch-size 2
@@ -412,6 +422,7 @@ refuse 64 "such as 300B" "${question[@]}" --tokens -3B
 refuse 64 "a share above 0 and up to 1 is expected, such as 0.9" "${question[@]}" --tokens 3B --goodput 1.5
 refuse 66 "neither a share above 0 and up to 1 nor a run's ledger" "${question[@]}" --tokens 3B --goodput none
 refuse 64 "(0,)" "${question[@]}" --price 0
+refuse 64 "[1,10]" "${question[@]}" --pue 0.9
 refuse 64 "not word" "${question[@]}" word
 refuse 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7
 refuse 78 "use --gpus 128" --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --dp 2

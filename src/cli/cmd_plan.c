@@ -15,7 +15,7 @@ static void find_given(const Options *options, const char *const *fields, char n
 }
 
 static Status check_words(const Options *o) {
-    static const char *const of_plan[] = {"gpus", "tokens", "price", "goodput", "html", "top", NULL};
+    static const char *const of_plan[] = {"gpus", "tokens", "price", "pue", "goodput", "html", "top", NULL};
     static const char *const of_rows[] = {"loo", "leave_model_out", "folds", NULL};
     char name[64];
     bool rows = o->rows.count || o->calibrate.count;
@@ -109,7 +109,8 @@ static Status report_job(const PlanJob *job) {
                          .given = job->given,
                          .tokens = job->tokens,
                          .price = job->price,
-                         .goodput = job->goodput};
+                         .goodput = job->goodput,
+                         .pue = job->pue};
     TRY(plan_cache_open(&cache));
     Status status = job->given ? price_given(cache, job, &report) : seek(cache, job, &report);
     plan_cache_close(cache);

@@ -298,6 +298,7 @@ static Status fill(PlanJob *job) {
     TRY(read_tokens(o->tokens, &job->tokens));
     TRY(read_goodput(o->goodput, &job->goodput));
     job->price = o->price > 0 ? o->price : job->machine.price;
+    job->pue = o->pue;
     job->model = options_model(o, o->vocab_size);
     TRY(choose_type(job));
     TRY(choose_factors(job));

@@ -18,6 +18,7 @@ typedef struct {
     bool given; // t, p and b are all given: the other options have the defaults that they have in train
     double tokens, price;
     double goodput; // the share of a run's time that is training, (0, 1]
+    double pue;     // energy of the data centre over that of its machines
 } PlanJob;
 
 Status plan_job_open(PlanJob *job, Options *options);

@@ -103,6 +103,8 @@ typedef struct {
     Constants constants;
     bool set[MAX_CONSTANTS]; // [i]: the file sets constant i
     double price;            // of a device hour, in dollars; 0: unknown
+    // The most that a device draws, and a whole node with its processors, network and fans; 0: unknown
+    double device_watts, node_watts;
     // The stack of trireme that was measured with this machine: its name, or a file beside the machine's; "": none
     char stack[MAX_NAME];
 } Machine;
@@ -112,6 +114,9 @@ typedef struct {
 // line and what is expected. After a failure there is nothing to close.
 Status machine_open(Machine *machine, const char *name);
 void machine_close(Machine *machine);
+// Returns the most that a device draws with its share of its node, where the node's power is known, else the device
+// alone; 0: neither is known.
+double machine_watts(const Machine *machine);
 void machine_print(const Machine *machine, Text *out); // writes a file that machine_open reads back
 
 // ---- stacks -------------------------------------------------------------------------------------

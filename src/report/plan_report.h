@@ -14,14 +14,18 @@ typedef struct {
     double tokens;  // of the whole run; 0: unknown
     double price;   // of a device hour, in dollars; 0: unknown
     double goodput; // the share of the run's time that is training, (0, 1]
+    double pue;     // the energy of the data centre over that of its machines
 } PlanReport;
 
 double plan_report_seconds(const PlanReport *report, double step_s); // for all tokens
 double plan_report_dollars(const PlanReport *report, double step_s); // for all tokens
+// The most energy that all tokens can take, at full power all the time; 0: the machine's power is unknown.
+double plan_report_kwh(const PlanReport *report, double step_s);
 // Returns whether a prediction is outside of the ranges that the stack was compared with, or on another machine than
 // the stack's.
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
 const char *device_word(const Machine *machine);         // "GPU", "rank"
+const char *power_words(const Machine *machine);         // whether machine_watts has a whole node
 const char *recompute_word(Recompute recompute);         // "nothing", "attention", "layers"
 const char *context_way_word(ContextWay way);            // of --cp-comm-type
 const char *products_word(const ParallelConfig *config); // "bf16", "bf16 with products in fp8"
@@ -33,6 +37,8 @@ const char *flops_formula(Recompute recompute);
 void plan_report_paragraph(const PlanReport *report, Text *out);
 // Adds the paragraph, command lines, time, memory, alternatives, and accuracy.
 void plan_report_print(const PlanReport *report, Text *out);
+// Adds what all tokens take: time, energy, money. Nothing without tokens.
+void plan_report_run(const PlanReport *report, Text *out);
 // Adds one JSON object; docs/plan.md lists its members.
 void plan_report_json(const PlanReport *report, Text *out);
 // Adds a sentence about the accuracy of the constants, and another one if the machine is not the stack's.

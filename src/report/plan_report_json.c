@@ -132,6 +132,8 @@ static void add_prediction(const PlanReport *a, const Prediction *p, Text *out) 
     add_flag("extrapolates", p->extrapolates, out);
     if (a->tokens > 0) add_number("run_s", plan_report_seconds(a, p->step_s), out);
     if (a->tokens > 0 && a->price > 0) add_number("run_dollars", plan_report_dollars(a, p->step_s), out);
+    if (a->tokens > 0 && machine_watts(a->costs->machine) > 0)
+        add_number("run_kwh", plan_report_kwh(a, p->step_s), out);
     add_breakdown(&p->parts, out);
     add_memory(&p->memory, out);
     text_add(out, "}");
@@ -164,6 +166,8 @@ static void add_question(const PlanReport *a, Text *out) {
     if (a->tokens > 0) add_number("tokens", a->tokens, out);
     if (a->price > 0) add_number("price", a->price, out);
     if (a->tokens > 0) add_number("goodput", a->goodput, out);
+    double watts = machine_watts(a->costs->machine);
+    if (a->tokens > 0 && watts > 0) add_number("watts", watts, out), add_number("pue", a->pue, out);
 }
 
 // ---- the answer ---------------------------------------------------------------------------------

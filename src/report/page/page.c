@@ -120,6 +120,11 @@ static void add_run_figures(const PlanReport *report, Text *out) {
     if (report->price > 0)
         html_figure(out, "Cost", word_dollars(plan_report_dollars(report, p->step_s)), "$%.2f per %s hour",
                     report->price, device_word(report->costs->machine));
+    const Machine *machine = report->costs->machine;
+    double kwh = plan_report_kwh(report, p->step_s);
+    if (kwh > 0)
+        html_figure(out, "Energy, at most", word_energy(kwh), "%s W for a %s %s",
+                    word_count(machine_watts(machine)).text, device_word(machine), power_words(machine));
 }
 
 static void add_memory_figure(const MemoryNeed *need, Text *out) {

@@ -16,6 +16,7 @@ Word word_gb(double bytes);
 Word word_percent(double share);
 Word word_days(double seconds); // of a whole training run
 Word word_dollars(double dollars);
+Word word_energy(double kwh);
 Word word_tokens(double tokens);
 Word word_change(double share); // signed, in percent
 
