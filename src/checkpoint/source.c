@@ -104,8 +104,10 @@ static Status open_any(ModelSource *source, const char *path, int64_t step) {
         return fail(ERR_USAGE, "%s is a %s: it has no step %" PRId64 " (--ckpt-step)", path,
                     place_is_gguf(path) ? "GGUF file" : "Hugging Face model or adapter", step);
     if (place_is_adapter(path)) return source_open_adapter(source, path);
-    return place_is_gguf(path) ? gguf_model_open(&source->gguf, path)
-                               : hugging_face_open(&source->model, path);
+    if (place_is_gguf(path)) return gguf_model_open(&source->gguf, path);
+    TRY(hugging_face_open(&source->model, path));
+    hugging_face_note(source->model, &source->notes);
+    return OK;
 }
 
 // The hash of the manifest covers the tensors, since it contains their checksums.
