@@ -294,11 +294,6 @@ void model_source_template(const ModelSource *source, Text *out) {
 
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer) {
     if (source->base && !source->checkpoint) return model_source_tokenizer(source->base, tokenizer);
-    if (!source->gguf) return tokenizer_open_path(tokenizer, source->path);
-    *tokenizer = NULL;
-    return fail(
-        ERR_NO_INPUT,
-        "%s: the tokenizer inside a GGUF file is not read: give --tokenizer-model, the folder or file of "
-        "the model's tokenizer",
-        source->path);
+    return source->gguf ? gguf_model_tokenizer(source->gguf, tokenizer)
+                        : tokenizer_open_path(tokenizer, source->path);
 }
