@@ -310,7 +310,9 @@ static void not_a_number(void) {
     if (!source) return;
     EXPECT(model_source_read(source, "decoder.layers.0.mlp.experts.linear_fc1.weight", (Rect){0, 0, 128, 32},
                              found, 32) == ERR_DATA &&
-               strstr(fail_message(), "is NaN in row 7, column 0"),
+               strstr(fail_message(),
+                      "tensor model.layers.0.block_sparse_moe.input_linear.weight is NaN in row 7, "
+                      "column 0 of trireme's decoder.layers.0.mlp.experts.linear_fc1.weight"),
            "%s", fail_message());
     model_source_close(source);
 }

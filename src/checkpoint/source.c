@@ -257,10 +257,19 @@ int64_t model_source_non_finite(const ModelSource *source) {
     return source->non_finite + (source->base ? source->base->non_finite : 0);
 }
 
+// The tensor of another program's file that has an element of a weight; NULL: the file has our names.
+static const char *their_tensor(const ModelSource *source, const char *name, int64_t row, int64_t col) {
+    if (source->upcycled || is_adapter_weight(name)) return NULL;
+    if (source->model) return hugging_face_tensor_at(source->model, name, row, col);
+    return source->gguf ? gguf_model_tensor_at(source->gguf, name, row, col) : NULL;
+}
+
 static Status non_finite(ModelSource *source, const char *name, int64_t row, int64_t col, double value) {
     char what[4500];
-    snprintf(what, sizeof what, "%s: weight %s is %s in row %" PRId64 ", column %" PRId64, source->path, name,
-             isnan(value) ? "NaN" : "infinite", row, col);
+    const char *theirs = their_tensor(source, name, row, col);
+    snprintf(what, sizeof what, "%s: %s %s is %s in row %" PRId64 ", column %" PRId64 "%s%s", source->path,
+             theirs ? "tensor" : "weight", theirs ? theirs : name, isnan(value) ? "NaN" : "infinite", row,
+             col, theirs ? " of trireme's " : "", theirs ? name : "");
     if (!source->allow_non_finite)
         return fail(ERR_DATA,
                     "%s: the model is damaged, or its training had failed (--allow-non-finite takes it "

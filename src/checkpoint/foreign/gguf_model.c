@@ -166,6 +166,10 @@ Status gguf_model_tokenizer(const GgufModel *m, Tokenizer **tokenizer) {
     return gguf_read_tokenizer(m->file, tokenizer);
 }
 
+const char *gguf_model_tensor_at(const GgufModel *m, const char *name, int64_t row, int64_t col) {
+    return mapping_tensor_at(&m->mapping, name, row, col);
+}
+
 uint64_t gguf_model_hash(const GgufModel *m) {
     return hash64_of(m->file->map, (size_t)m->file->tensors[0].offset);
 }

@@ -206,6 +206,10 @@ void hugging_face_close(HuggingFace *m) {
 
 const CheckpointInfo *hugging_face_info(const HuggingFace *m) { return &m->info; }
 
+const char *hugging_face_tensor_at(const HuggingFace *m, const char *name, int64_t row, int64_t col) {
+    return mapping_tensor_at(&m->mapping, name, row, col);
+}
+
 void hugging_face_note(const HuggingFace *m, Text *out) {
     int packed = 0;
     for (int i = 0; i < m->mapping.num_tensors; i++) packed += m->found[i].scales != NULL;

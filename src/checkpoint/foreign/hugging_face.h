@@ -28,3 +28,5 @@ const CheckpointInfo *hugging_face_info(const HuggingFace *model);
 void hugging_face_note(const HuggingFace *model, Text *out); // adds a line where tensors are in MXFP4
 // Reads a rectangle of a weight, as model_source_read does. Any number of threads may read.
 Status hugging_face_read(const HuggingFace *model, const char *name, Rect rect, float *out, int64_t stride);
+// The name in its files of the tensor that has an element of a weight.
+const char *hugging_face_tensor_at(const HuggingFace *model, const char *name, int64_t row, int64_t col);
