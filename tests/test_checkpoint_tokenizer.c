@@ -182,7 +182,7 @@ static Status read_with(Keys keys, Tokenizer **t) {
     GgufWriter writer;
     GgufTensor tensor = {.name = "x", .type = GGML_F32, .ndim = 1, .dims = {1}};
     int32_t types[COUNT];
-    float scores[COUNT] = {0}, zero = 0;
+    float scores[COUNT + 1] = {0}, zero = 0;
     for (int i = 0; i < COUNT; i++)
         types[i] = i == 258 ? TOKEN_CONTROL : i == 259 ? TOKEN_UNUSED : TOKEN_NORMAL;
     gguf_set_string(&m, "general.architecture", "llama");
