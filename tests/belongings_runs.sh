@@ -67,6 +67,29 @@ if check "an imported model keeps what belongs to it, through training, too"; th
     train again --train-iters 2 --finetune --load imported --save again
     keeps again/step-00000002
 fi
+if check "the tokenizer inside a GGUF file is the model's, and its template"; then
+    with_model
+    run export --load model --to gguf --dtype f32 --output inside.gguf
+    run import inside.gguf --save from_gguf
+    for from in model inside.gguf from_gguf; do
+        for how in "" --chat; do
+            # shellcheck disable=SC2086
+            timeout 60 "$trireme" generate --load $from $how --prompt "document 7: café" --temperature 0 --max-new-tokens 8 \
+                >"${from%.gguf}$how.text" 2>text.log || complain "$from $how: $(tail -3 text.log)"
+            cmp "model$how.text" "${from%.gguf}$how.text" || complain "$from $how gives another text"
+        done
+    done
+    for from in model from_gguf/step-00000000; do
+        "$trireme" tokenizer encode documents.jsonl --tokenizer-model $from >"${from%/*}.ids" || complain "no ids of $from"
+    done
+    cmp model.ids from_gguf.ids || complain "other ids"
+    LC_ALL=C sed 's/gpt-2/gpt-9/' inside.gguf >unknown.gguf
+    refused 69 'is "gpt-9"; known: gpt-2, ' generate --load unknown.gguf --prompt x
+    refused 69 "give --tokenizer-model" import unknown.gguf --save unknown
+    run generate --load unknown.gguf --tokenizer-model model --prompt x --max-new-tokens 2
+    run import unknown.gguf --tokenizer-model model --save unknown
+    same tokenizer.json model unknown/step-00000000
+fi
 # A data set of others has no tokenizer: the model's is the run's.
 if check "the tokenizer of the model goes with it where the data have none"; then
     with_model

@@ -104,6 +104,20 @@ if check "experts that are copies of an MLP compute what it does"; then
     timeout 60 "$trireme" import dense --save twice --upcycle 4 --upcycle-topk 5 >import.log 2>&1
     [[ $? == 78 && $(cat import.log) == *"use 4 or less"* ]] || complain "$(cat import.log)"
 fi
+if check "copies of the MLPs of a Qwen2 go out as a Granite-MoE, with zeros for the bias that they have not"; then
+    qwen=("${no_evaluation[@]}" --train-iters 2 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
+        --add-qkv-bias --position-embedding-type rope --ffn-hidden-size 64 --model-family qwen2 --lr 1e-2)
+    perplexity() { sed -n 's/.*perplexity \([0-9.]*\)[0-9][0-9]$/\1/p' "$1.log"; } # but for what rounding changes
+    train qwen "${qwen[@]}" --save qwen
+    timeout 60 "$trireme" import qwen --save qwen-copies --upcycle 4 >import.log 2>&1 || complain "$(cat import.log)"
+    timeout 60 "$trireme" export --load qwen-copies --output qwen-hf --dtype f32 >export.log 2>&1 || complain "$(cat export.log)"
+    grep -q GraniteMoeForCausalLM qwen-hf/config.json || complain "$(cat qwen-hf/config.json)"
+    grep -q "o_proj.bias" qwen-hf/model.safetensors || complain "no zeros"
+    for from in qwen qwen-copies qwen-hf; do
+        timeout 60 "$trireme" evaluate --load "$from" --data-path documents >"$from.log" 2>&1 || complain "$(tail -1 "$from.log")"
+        [[ -n $(perplexity qwen) && $(perplexity qwen) == "$(perplexity "$from")" ]] || complain "perplexity $(perplexity "$from"), not $(perplexity qwen)"
+    done
+fi
 # refused CODE WORDS OPTION...
 refused() {
     local code=$1 words=$2 status

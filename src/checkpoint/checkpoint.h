@@ -318,8 +318,8 @@ Status model_source_use_ema(ModelSource *source);
 Checkpoint *model_source_checkpoint(ModelSource *source);
 // Appends the chat template inside a GGUF file; nothing for another model, or where there is none.
 void model_source_template(const ModelSource *source, Text *out);
-// Opens the tokenizer in the folder of the weights, of an adapter in that of its base. Fails with ERR_NO_INPUT when
-// there is none. That inside a GGUF file is not read.
+// Opens the tokenizer in the folder of the weights, of an adapter in that of its base, or inside a GGUF file. Fails
+// with ERR_NO_INPUT when there is none, with ERR_UNAVAILABLE for one that is not supported.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
 // Appends the tokens of which each ends a text of the model, each once: the end of document of `tokenizer` (may be
 // NULL), those of the model's configuration, and those of generation_config.json beside the weights. Numbers outside

@@ -1,6 +1,7 @@
 // Opens a GGUF file as a model and reads its weights.
 #include "checkpoint/foreign/gguf_model.h"
 #include "base/hash.h"
+#include "checkpoint/foreign/gguf_tokenizer.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,14 @@ GgufString gguf_model_template(const GgufModel *m) {
     const GgufPair *pair = gguf_find(m->file, "tokenizer.chat_template");
     bool is_text = pair && !pair->is_array && pair->type == GGUF_STRING;
     return is_text ? pair->text[0] : (GgufString){0};
+}
+
+Status gguf_model_tokenizer(const GgufModel *m, Tokenizer **tokenizer) {
+    return gguf_read_tokenizer(m->file, tokenizer);
+}
+
+const char *gguf_model_tensor_at(const GgufModel *m, const char *name, int64_t row, int64_t col) {
+    return mapping_tensor_at(&m->mapping, name, row, col);
 }
 
 uint64_t gguf_model_hash(const GgufModel *m) {

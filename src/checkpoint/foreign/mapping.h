@@ -61,6 +61,8 @@ bool mapping_has_experts_apart(const Family *family, Format format);
 Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *family, Format format);
 void mapping_destroy(Mapping *mapping);
 int mapping_find(const Mapping *mapping, const char *weight); // the number of a weight that it has (CHECK)
+// The name of the tensor that has an element of a weight (mapping_rows.c).
+const char *mapping_tensor_at(const Mapping *mapping, const char *weight, int64_t row, int64_t col);
 // Writes the dimensions of a tensor in files where the slowest one comes first, and returns how many they are.
 int tensor_shape(const TheirTensor *tensor, int64_t shape[3]);
 bool weight_is_vector(const WeightSpec *weight);
