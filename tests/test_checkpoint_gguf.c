@@ -94,7 +94,7 @@ static void same_model(void) {
         gpt2,    untied_gpt2,    llama,       tied_llama,   biased_queries,   biases_everywhere,
         qwen3,   wide_heads,     linear_rope, llama3_rope,  tanh_neox,        stablelm,
         granite, yarn_factor,    nemotron,    usual_gemma3, attention_biases, mlp_biases,
-        mixtral, full_qwen3_moe, olmoe,       granite_moe,  qwen2_moe};
+        mixtral, full_qwen3_moe, olmoe,       granite_moe,  qwen2_moe,        gpt_oss};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         ModelShape shape = exact[i]();
         char name[32];

@@ -36,6 +36,8 @@ bool names_data(const Options *options);
 // Returns whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
 bool names_tokenizer_files(const Options *options);
 
+// Returns whether the MLP has a gate.   rules_model.c
+bool options_have_gate(const Options *options);
 // Reads a list of layers, ones and zeros such as "([1]*5+[0])*2": after how many it repeats, and its bits. Fails with
 // ERR_CONFIG, which names the option.   rules_attention.c
 Status layer_pattern(const Options *options, const char *option, const char *text, int *period,

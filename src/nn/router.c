@@ -4,10 +4,12 @@
 #include "nn/declare.h"
 #include <math.h>
 
-static Param *declare_bias(const Builder *b, int layer) {
-    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, ROUTER_BIAS);
+// Of logits, or with `by_rule` of scores where experts are chosen.
+static Param *declare_bias(const Builder *b, int layer, const char *name, bool by_rule) {
+    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, name);
     spec.rows = 1, spec.cols = b->shape->experts;
-    spec.by_rule = true;
+    spec.by_rule = by_rule;
+    if (!by_rule) spec.reduction = builder_row_reduction(b);
     return params_declare(b->params, spec);
 }
 
@@ -23,8 +25,10 @@ static Param *declare_weight(const Builder *b, int layer, const char *part, cons
 Router router_declare(const Builder *b, int layer) {
     const ModelShape *s = b->shape;
     Param *weight = declare_weight(b, layer, "mlp.router", "weight", s->experts);
+    Param *bias = model_has_mlp_bias(s) ? declare_bias(b, layer, "bias", false) : NULL;
     return (Router){.weight = weight,
-                    .bias = s->router_bias ? declare_bias(b, layer) : NULL,
+                    .bias = bias,
+                    .choice = s->router_bias ? declare_bias(b, layer, ROUTER_BIAS, true) : NULL,
                     .rules = {.topk = s->experts_topk,
                               .groups = s->router_groups,
                               .group_topk = s->router_open_groups,
@@ -173,11 +177,12 @@ void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, 
     matmul(c->device, c->stream,
            (Matmul){.a = router_input(c, r, mb, x),
                     .b = r->weight->value,
+                    .bias = param_value(r->bias),
                     .d = routing->logits,
                     .transpose_b = true});
     router_forward(c->device, c->stream,
                    (RouterForward){.logits = routing->logits,
-                                   .bias = param_value(r->bias),
+                                   .bias = param_value(r->choice),
                                    .weights = routing->weights,
                                    .experts = routing->experts,
                                    .rules = r->rules});
@@ -186,7 +191,7 @@ void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, 
     if (has_losses(c, r, mb)) make_losses(c, r, mb, routing);
 }
 
-// The gradient of the weight is small enough for the input half.
+// The gradients of weight and bias are small enough for the input half.
 void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Routing *routing, Tensor x,
                      Tensor dweights, Tensor dx) {
     const RouterTraining *training = &c->mode.router;
@@ -213,6 +218,9 @@ void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Ro
                         .transpose_a = true,
                         .accumulate = sum.adds});
     }
+    if (r->bias && !r->bias->frozen)
+        column_sum(c->device, c->stream,
+                   (ColumnSum){.x = dlogits, .sum = param_grad(r->bias, c->device, c->place)});
     matmul(c->device, c->stream, (Matmul){.a = dlogits, .b = r->weight->value, .d = own});
     if (has_jitter(c, r, mb)) apply_jitter(c, r, mb, own, own);
     add(c->device, c->stream, (Add){.x = own, .y = dx});

@@ -247,35 +247,42 @@ static Status read_rows(const Piece *p) {
     return OK;
 }
 
-// Lines of the file are our columns. It reads some at a time, so that neighbours are written together.
-static Status read_columns(const Piece *p) {
-    enum { COLUMNS = 16, ROWS = 1024 };
+enum { COLUMNS = 16, ROWS = 1024 };
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Reads some rows, all of one matrix, of some columns from `col` of the rectangle on. In its lines they are each
+// element, or where gate and up are in turn every second one.
+static Status read_block(const Piece *p, int64_t row, int64_t rows, int64_t col, int64_t cols) {
     float lines[COLUMNS][ROWS];
-    for (int64_t col = 0; col < p->rect.cols; col += COLUMNS)
-        for (int64_t row = p->begin; row < p->end; row += ROWS) {
-            int64_t cols = p->rect.cols - col < COLUMNS ? p->rect.cols - col : COLUMNS;
-            int64_t rows = p->end - row < ROWS ? p->end - row : ROWS;
-            for (int64_t c = 0; c < cols; c++) {
-                int64_t first = (p->rect.col + col + c) * p->theirs->rows + p->strip->first + row;
-                TRY(stored_tensor_read(p->found, first, rows, lines[c]));
-            }
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t c = 0; c < cols; c++) place(p, row + r)[col + c] = lines[c][r];
-        }
+    const TheirTensor *t = p->theirs;
+    int64_t height = tensor_matrix_rows(t), step = t->permuted ? 2 : 1;
+    int64_t at = p->strip->first + tensor_row_stored(t, row), matrix = at / height * height;
+    for (int64_t c = 0; c < cols; c++) {
+        int64_t first = matrix * t->cols + (p->rect.col + col + c) * height + at % height;
+        TRY(stored_tensor_read(p->found, first, (rows - 1) * step + 1, lines[c]));
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) place(p, row + r)[col + c] = lines[c][r * step];
     return OK;
 }
 
-Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, float *out, int64_t stride) {
-    const Mapping *map = &m->mapping;
-    int weight = mapping_find(map, name);
-    const WeightSpec *spec = &map->weights[weight];
-    CHECK(rect.row >= 0 && rect.col >= 0 && rect.row + rect.rows <= spec->rows &&
-              rect.col + rect.cols <= spec->cols,
-          "a rectangle outside %s", name);
-    if (weight_is_vector(spec)) {
-        rect = (Rect){rect.col, 0, rect.cols, 1};
-        stride = 1;
+// Lines of the file are our columns. It reads some at a time, so that neighbours are written together.
+static Status read_columns(const Piece *p) {
+    const TheirTensor *t = p->theirs;
+    CHECK(!t->permuted || t->permuted == tensor_matrix_rows(t), "%s: rows of heads in lines", t->name);
+    int64_t whole = t->permuted ? t->permuted / 2 : tensor_matrix_rows(t),
+            most = t->permuted ? ROWS / 2 : ROWS;
+    for (int64_t row = p->begin, rows; row < p->end; row += rows) {
+        rows = least(least(p->end - row, most), whole - (p->strip->first + row) % whole);
+        for (int64_t col = 0; col < p->rect.cols; col += COLUMNS)
+            TRY(read_block(p, row, rows, col, least(p->rect.cols - col, COLUMNS)));
     }
+    return OK;
+}
+
+static Status read_rect(const HuggingFace *m, int weight, Rect rect, float *out, int64_t stride) {
+    const Mapping *map = &m->mapping;
     for (int i = 0; i < map->num_strips; i++) {
         const WeightStrip *s = &map->strips[i];
         if (s->weight != weight) continue;
@@ -290,5 +297,18 @@ Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, floa
         bool columns = stored_tensor_is_transposed(piece.found, piece.theirs);
         TRY(columns ? read_columns(&piece) : read_rows(&piece));
     }
+    return OK;
+}
+
+Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, float *out, int64_t stride) {
+    const Mapping *map = &m->mapping;
+    int weight = mapping_find(map, name);
+    const WeightSpec *spec = &map->weights[weight];
+    CHECK(rect.row >= 0 && rect.col >= 0 && rect.row + rect.rows <= spec->rows &&
+              rect.col + rect.cols <= spec->cols,
+          "a rectangle outside %s", name);
+    if (!weight_is_vector(spec)) return read_rect(m, weight, rect, out, stride);
+    for (int64_t i = 0; i < rect.rows; i++)
+        TRY(read_rect(m, weight, vector_rect(spec, rect, i), out + i * stride, 1));
     return OK;
 }

@@ -185,11 +185,22 @@ static Status read_latents(Config *c, const Family *f, ModelShape *s) {
         c->what, s->heads, s->groups, rotated, s->value_size);
 }
 
+// Of the sigmoid in the gate of GPT-OSS.
+#define QUICK_SLOPE 1.702
+
 // The activation of the gate, or of an MLP without one.
 static Status read_activation(Config *c, const Family *f, ModelShape *s) {
     static const char *const silu[] = {"silu", NULL}, *const gelu[] = {"gelu_pytorch_tanh", "gelu_new", NULL},
                              *const relu[] = {"relu2", NULL};
     int word;
+    double slope = QUICK_SLOPE;
+    if (f->is.activation == ACTIVATION_QUICK_GEGLU) {
+        TRY(config_real(c, "swiglu_alpha", 0, 1e3, &slope));
+        if (slope != QUICK_SLOPE)
+            return fail(ERR_UNAVAILABLE, "%s: a swiglu_alpha of %g is not supported: it is %g in all models",
+                        c->what, slope, QUICK_SLOPE);
+        return config_word(c, f->activation, silu, &word);
+    }
     if (f->is.activation == ACTIVATION_SWIGLU) return config_word(c, f->activation, silu, &word);
     // Gemma's older files have "hidden_act" beside it, which nobody reads.
     if (!strcmp(f->activation, "hidden_activation")) config_member(c, "hidden_act");

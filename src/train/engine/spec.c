@@ -20,6 +20,7 @@ int threads_per_rank(const Options *o, int ranks_here) {
 static Activation activation_of(const Options *o) {
     if (o->swiglu) return ACTIVATION_SWIGLU;
     if (o->geglu) return ACTIVATION_GEGLU;
+    if (o->quick_geglu) return ACTIVATION_QUICK_GEGLU;
     if (o->squared_relu) return ACTIVATION_RELU_SQUARED;
     return o->bias_gelu_fusion || o->openai_gelu ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
 }
@@ -85,6 +86,7 @@ static ModelFamily family_of_name(const char *name) {
         [FAMILY_OLMOE] = "olmoe",
         [FAMILY_GRANITE_MOE] = "granitemoe",
         [FAMILY_QWEN2_MOE] = "qwen2_moe",
+        [FAMILY_GPT_OSS] = "gpt_oss",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
