@@ -56,6 +56,22 @@ if check "--top says how many configurations are shown"; then
     [[ $(grep -c '1f1b\b.*[0-9]$\|interleaved .*[0-9]$' more.out) == 12 ]] || complain "no 12 rows: $(cat more.out)"
 fi
 
+if check "slow nodes have a price, a place, and a layout that a run takes"; then
+    slow=("${question[@]}" --tp 8 --pp 16 --vp 2 --micro-batch-size 1 --sequence-parallel --use-distributed-optimizer)
+    answer slow "${slow[@]}" --slow-nodes 4:compute=1.3 --json
+    answer even "${slow[@]}" --json
+    close "$(number slow even_s)" "$(number even step_s)" 1e-9 || complain "even: $(number slow even_s) s, $(number even step_s)"
+    awk -v e="$(number slow even_s)" -v s="$(number slow step_s)" -v w="$(number slow worst_s)" -v l="$(number slow spared_s)" \
+        'BEGIN { exit !(e < l && l < s && s < w && w < 1.31 * e) }' || complain "$(tr ',' '\n' <slow.out | grep _s)"
+    answer said "${slow[@]}" --slow-nodes 4:compute=1.3
+    says said "Slow nodes: 4, computing takes 1.3 times as long"
+    layout=$(sed -n 's/^ *--pipeline-model-parallel-layout "\(.*\)"$/\1/p' said.out)
+    timeout 60 "$trireme" train --num-layers 96 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --vocab-size 128 \
+        --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1 --global-batch-size 16 --train-iters 1 --lr 1e-3 --ranks 16 \
+        --pipeline-model-parallel-size 16 --pipeline-model-parallel-layout "$layout" --dry-run >layout.log 2>&1 ||
+        complain "layout '$layout': $(tail -3 layout.log)"
+fi
+
 low=(--model llama3-70b --gpus 64 --machine gb200-nvl72 --global-batch-size 256)
 if check "products of 8 and 4 bits have their rates, flags and stack"; then
     answer plain "${low[@]}" --json
@@ -419,6 +435,12 @@ refuse 64 "--global-batch-size is required" --model gpt3-175b --gpus 8 --machine
 refuse 64 "there are" "${question[@]}" --stack nobody
 refuse 64 "such as 300B" "${question[@]}" --tokens 300X
 refuse 64 "such as 300B" "${question[@]}" --tokens -3B
+refuse 64 "the number of nodes is wrong" "${question[@]}" --slow-nodes x:compute=2
+refuse 64 "what is slow there is not one of the three" "${question[@]}" --slow-nodes 1:memory=2
+refuse 64 "a factor is wrong" "${question[@]}" --slow-nodes 1:compute=0.5
+refuse 64 "such as 1:compute=1.2" "${question[@]}" --slow-nodes 1:compute=2,
+refuse 78 "use 1 to 127" "${question[@]}" --slow-nodes 128:compute=2
+refuse 78 "there is one node" --model gpt2-124m --gpus 8 --machine dgx-a100 --gbs 8 --slow-nodes 1:compute=2
 refuse 64 "a share above 0 and up to 1 is expected, such as 0.9" "${question[@]}" --tokens 3B --goodput 1.5
 refuse 66 "neither a share above 0 and up to 1 nor a run's ledger" "${question[@]}" --tokens 3B --goodput none
 refuse 64 "(0,)" "${question[@]}" --price 0

@@ -15,7 +15,8 @@ static void find_given(const Options *options, const char *const *fields, char n
 }
 
 static Status check_words(const Options *o) {
-    static const char *const of_plan[] = {"gpus", "tokens", "price", "pue", "goodput", "html", "top", NULL};
+    static const char *const of_plan[] = {"gpus", "tokens", "price",      "pue", "goodput",
+                                          "html", "top",    "slow_nodes", NULL};
     static const char *const of_rows[] = {"loo", "leave_model_out", "folds", NULL};
     char name[64];
     bool rows = o->rows.count || o->calibrate.count;
@@ -56,6 +57,18 @@ static Status tell(PlanCache *cache, const PlanJob *job, const PlanReport *repor
     return OK;
 }
 
+// Tells of the chosen configuration, and what it would be without slow nodes, and with fewer layers on them.
+static Status tell_chosen(PlanCache *cache, const PlanJob *job, PlanReport *report, Prediction *chosen) {
+    Prediction spared;
+    bool is_found;
+    report->chosen = chosen;
+    if (!job->costs.slow.nodes) return tell(cache, job, report);
+    TRY(predict_slow_nodes(cache, &job->costs, &job->model, chosen));
+    TRY(predict_fewer_layers(cache, &job->costs, &job->model, chosen, &spared, &is_found));
+    report->spared = is_found ? &spared : NULL;
+    return tell(cache, job, report);
+}
+
 // A given configuration is compared with the best one for the same devices, batch and kernels.
 static SearchSpace open_space(const SearchSpace *space) {
     return (SearchSpace){.devices = space->devices,
@@ -76,10 +89,10 @@ static Status price_given(PlanCache *cache, const PlanJob *job, PlanReport *repo
     SearchSpace open = open_space(&job->space);
     TRY(predict(cache, &job->costs, &job->model, &job->config, &given));
     TRY(memory_exact(&job->costs, &job->model, &job->config, &given.memory));
-    report->chosen = &given;
     Status searched = plan_search(cache, &job->costs, &job->model, &open, job->options->top, &result);
     report->result = searched == OK ? &result : NULL;
-    Status status = searched == OK || searched == ERR_CONFIG ? tell(cache, job, report) : searched;
+    Status status =
+        searched == OK || searched == ERR_CONFIG ? tell_chosen(cache, job, report, &given) : searched;
     plan_result_free(&result);
     return status;
 }
@@ -88,8 +101,7 @@ static Status tell_best(PlanCache *cache, const PlanJob *job, PlanReport *report
     Prediction *best = &result->best[0];
     TRY(memory_exact(&job->costs, &job->model, &best->config, &best->memory));
     report->result = result;
-    report->chosen = best;
-    return tell(cache, job, report);
+    return tell_chosen(cache, job, report, best);
 }
 
 static Status seek(PlanCache *cache, const PlanJob *job, PlanReport *report) {

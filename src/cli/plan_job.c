@@ -109,6 +109,65 @@ static Status read_goodput(const char *word, double *share) {
     return fail(ERR_USAGE, "--goodput %s: a share above 0 and up to 1 is expected, such as 0.9", word);
 }
 
+static Status slow_nodes_expected(const char *word, const char *what) {
+    return fail(ERR_USAGE,
+                "--slow-nodes %s: %s; a number of nodes is expected, and what takes how many times as long "
+                "there (compute, nic or uplink, from 1 to 1000), such as 1:compute=1.2 or 16:nic=2,uplink=4",
+                word, what);
+}
+
+// Reads the next "what=factor" of the list, and moves `at` behind it.
+static Status read_slowness(const char *word, const char **at, SlowNodes *slow) {
+    const struct {
+        const char *name;
+        double *factor;
+    } kinds[] = {{"compute=", &slow->compute}, {"nic=", &slow->nic}, {"uplink=", &slow->uplink}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t length = strlen(kinds[i].name), digits;
+        char number[32];
+        if (strncmp(*at, kinds[i].name, length) != 0) continue;
+        digits = strcspn(*at + length, ",");
+        snprintf(number, sizeof number, "%.*s", (int)(digits < sizeof number ? digits : 0), *at + length);
+        if (!parse_double(number, kinds[i].factor) || *kinds[i].factor < 1 || *kinds[i].factor > 1000)
+            return slow_nodes_expected(word, "a factor is wrong");
+        *at += length + digits;
+        return OK;
+    }
+    return slow_nodes_expected(word, "what is slow there is not one of the three");
+}
+
+// Reads "N:compute=X,nic=X,uplink=X", of which what is left out takes as long as elsewhere.
+static Status read_slow_nodes(const char *word, SlowNodes *slow) {
+    char number[16];
+    int64_t nodes;
+    *slow = (SlowNodes){0};
+    if (!word) return OK;
+    size_t length = strcspn(word, ":");
+    snprintf(number, sizeof number, "%.*s", (int)(length < sizeof number ? length : 0), word);
+    if (!word[length] || !parse_int(number, &nodes) || nodes < 1 || nodes > MAX_DEVICES)
+        return slow_nodes_expected(word, "the number of nodes is wrong");
+    *slow = (SlowNodes){.nodes = (int)nodes, .compute = 1, .nic = 1, .uplink = 1};
+    for (const char *at = word + length; *at;) {
+        at++;
+        TRY(read_slowness(word, &at, slow));
+    }
+    return OK;
+}
+
+static Status check_slow_nodes(const PlanJob *job) {
+    int per_node = job->machine.devices_per_node, nodes = (job->space.devices + per_node - 1) / per_node;
+    if (job->costs.slow.nodes < nodes || !job->costs.slow.nodes) return OK;
+    if (nodes == 1)
+        return fail(ERR_CONFIG,
+                    "--slow-nodes %s: there is one node, of %d devices: leave it out, or use more --gpus",
+                    job->options->slow_nodes, per_node);
+    return fail(
+        ERR_CONFIG,
+        "--slow-nodes %s: of the %d nodes some are not slow: use 1 to %d, or more --gpus, or a file of "
+        "the slow machine",
+        job->options->slow_nodes, nodes, nodes - 1);
+}
+
 // Returns the type for a user who names none: fp32 on a CPU; on a GPU bf16, else fp16, else fp32.
 static DType usual_type(const Machine *machine) {
     if (machine->is_cpu) return F32;
@@ -297,12 +356,14 @@ static Status fill(PlanJob *job) {
     fill_space(job);
     TRY(read_tokens(o->tokens, &job->tokens));
     TRY(read_goodput(o->goodput, &job->goodput));
+    TRY(read_slow_nodes(o->slow_nodes, &job->costs.slow));
     job->price = o->price > 0 ? o->price : job->machine.price;
     job->pue = o->pue;
     job->model = options_model(o, o->vocab_size);
     TRY(choose_type(job));
     TRY(choose_factors(job));
     TRY(count_devices(job));
+    TRY(check_slow_nodes(job));
     return job->given ? config_given(job) : OK;
 }
 

@@ -1,126 +1,11 @@
 // Predicts one configuration's step: sums the parts of each stage, replays the schedule with these times, and adds
 // what every step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
 #include "machine/rates.h"
-#include "plan/memory.h"
-#include "plan/parts.h"
+#include "plan/fleet.h"
+#include "plan/stages.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const double US = 1e6; // microseconds in a second
-
-// ---- stages --------------------------------------------------------------------------------------
-
-static double nodes_of(const CostModel *costs, const ParallelConfig *config) {
-    return fmax(1, ceil((double)parallel_config_devices(config) / costs->machine->devices_per_node));
-}
-
-// Stragglers and network contention grow with the number of nodes.
-static double slower_by_size(const CostModel *costs, const ParallelConfig *config) {
-    return costs->machine->is_cpu ? 1 : 1 + costs->constants.straggler * log2(nodes_of(costs, config));
-}
-
-// The stages of one pipeline: their layers and times.
-typedef struct {
-    const Parts *parts;
-    int ranks, chunks, stages, microbatches;
-    const ScheduleKind *kind;
-    ScheduleSpec spec;
-    int last_rank; // the rank that holds the last stage
-    double slower; // factor on all times: stragglers and network contention
-    int *layers;   // [stages]
-    int *dense;    // [stages]: of them, those without experts where others have experts
-    int further_heads;
-    double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
-    void *memory;
-} Stages;
-
-static int stage_at(const Stages *s, int rank, int chunk) {
-    return schedule_kind_stage(s->kind, &s->spec, rank, chunk);
-}
-
-static int rank_of_stage(const Stages *s, int stage) {
-    for (int place = 0; place < s->stages; place++)
-        if (stage_at(s, place / s->chunks, place % s->chunks) == stage) return place / s->chunks;
-    CHECK(false, "no rank holds stage %d", stage);
-    return -1;
-}
-
-// The lower rank of the edge between a stage and the next. Schedules with a placement of their own send over the
-// edges between neighbouring ranks in both directions.
-static int edge_rank(const Stages *s, int stage) {
-    if (!s->kind->stage) return stage;
-    int from = rank_of_stage(s, stage), to = rank_of_stage(s, stage + 1);
-    return from < to ? from : to;
-}
-
-static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts, const ModelShape *model,
-                          const ParallelConfig *config) {
-    size_t stages = (size_t)grid_along(config->grid, AXIS_PP) * (size_t)config->chunks;
-    *s = (Stages){.parts = parts,
-                  .ranks = grid_along(config->grid, AXIS_PP),
-                  .chunks = config->chunks,
-                  .stages = (int)stages,
-                  .microbatches = parallel_config_microbatches(config),
-                  .kind = parallel_config_kind(config),
-                  .spec = parallel_config_schedule(config),
-                  .slower = slower_by_size(costs, config),
-                  .further_heads = config->further_heads};
-    double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + 2 * sizeof(int));
-    if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
-    s->forward_us = numbers, s->backward_us = numbers + stages;
-    s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
-    s->layers = (int *)(numbers + 4 * stages), s->dense = s->layers + stages;
-    s->last_rank = rank_of_stage(s, s->stages - 1);
-    Status status = parallel_config_layers(costs->stack, model, config, s->layers);
-    for (int stage = 0, first = 0; status == OK && stage < s->stages; first += s->layers[stage++])
-        s->dense[stage] = model_dense_layers(model, first, s->layers[stage]);
-    if (status != OK) free(s->memory);
-    return status;
-}
-
-static void stages_close(Stages *s) { free(s->memory); }
-
-static int part_count(const Stages *s, int stage, ModelPart part) {
-    int further = stage == s->stages - 1 ? s->further_heads : 0;
-    switch (part) {
-    case PART_EMBEDDING: return stage == 0;
-    case PART_HEAD: return (stage == s->stages - 1) + further;
-    case PART_DENSE: return s->dense[stage];
-    default: return s->layers[stage] - s->dense[stage] + further;
-    }
-}
-
-static double stage_sum(const Stages *s, int stage, const PartTime *times) {
-    double seconds = 0;
-    for (ModelPart part = 0; part < NUM_PARTS; part++)
-        seconds += part_count(s, stage, part) * times[part].total;
-    return seconds;
-}
-
-// In programs that wait for their messages, a message blocks both its ranks; in others it only arrives later.
-static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
-    double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1, message_us[2];
-    bool waits = !costs->stack->overlaps_messages;
-    for (int leaves = 0; leaves < 2 && s->stages > 1; leaves++)
-        message_us[leaves] = s->slower * US * price_message(costs, config, leaves, s->parts->message_bytes);
-    for (int stage = 0; stage < s->stages; stage++) {
-        s->forward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->forward);
-        s->backward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->backward);
-        if (stage + 1 == s->stages) break;
-        double us = message_us[edge_leaves_node(costs, config, edge_rank(s, stage))];
-        s->hop_us[stage] = waits ? 0 : us;
-        s->hold_us[stage] = waits ? us * held : 0;
-    }
-}
-
-static ScheduleCosts stage_costs(const Stages *s) {
-    return (ScheduleCosts){.stage_forward_us = s->forward_us,
-                           .stage_backward_us = s->backward_us,
-                           .weight_fraction = s->parts->weight_fraction,
-                           .edge_hop_us = s->hop_us,
-                           .edge_hold_us = s->hold_us};
-}
 
 // ---- the end of a step ------------------------------------------------------------------------------
 
@@ -133,12 +18,12 @@ typedef struct {
 static Held rank_parameters(const Stages *s, const ModelShape *model, int rank) {
     Held held = {0};
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        int stage = stage_at(s, rank, chunk), further = stage == s->stages - 1 ? s->further_heads : 0;
+        int stage = stages_at(s, rank, chunk), further = stage == s->stages - 1 ? s->further_heads : 0;
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
-            int count = part_count(s, stage, part) - (part == PART_HEAD ? further : 0);
+            int count = stages_count(s, stage, part) - (part == PART_HEAD ? further : 0);
             held.dense += count * s->parts->parameters[part];
         }
-        held.experts += part_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
+        held.experts += stages_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
     }
     bool copies = !model->untied && rank && rank == s->last_rank;
     held.dense += copies ? s->parts->parameters[PART_EMBEDDING] : 0;
@@ -205,8 +90,9 @@ static double over_instances(const CostModel *costs, const ParallelConfig *confi
 // scatters after each microbatch, trireme once unless it is asked to; zero stage 3 also gathers for each forward and
 // each backward. The sums over instances follow the last scatter of each part, behind the rest of that backward;
 // trireme makes them when all gradients are there.
+//   network: a factor on all of them
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
-                                Held held) {
+                                Held held, double network) {
     int zero = config->zero_stage;
     bool own = costs->stack->is_trireme,
          again = zero > 1 && (!own || config->reduce_every); // each microbatch
@@ -214,17 +100,18 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     double bytes = gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
-        backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
+        forward += count * s->forward_us[stages_at(s, 0, chunk)] / US;
+        backward += count * s->backward_us[stages_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
-        return exposed_seconds(costs, config,
-                               over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_WHOLE, held, bytes),
-                               backward);
-    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_INSTANCE, held, bytes);
-    double gather = over_replicas(costs, config, s, COMM_ALL_GATHER, PART_INSTANCE, held,
-                                  (double)dtype_bytes(config->dtype));
-    double across = over_instances(costs, config, s, held), last = scatter + (own ? 0 : across);
+        return exposed_seconds(
+            costs, config,
+            network * over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_WHOLE, held, bytes), backward);
+    double scatter =
+        network * over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_INSTANCE, held, bytes);
+    double gather = network * over_replicas(costs, config, s, COMM_ALL_GATHER, PART_INSTANCE, held,
+                                            (double)dtype_bytes(config->dtype));
+    double across = network * over_instances(costs, config, s, held), last = scatter + (own ? 0 : across);
     double scatters = again ? times : 1, seconds = own ? across : 0; // backwards with a scatter
     if (zero < 3)
         return seconds + exposed_seconds(costs, config, gather, forward) +
@@ -273,7 +160,7 @@ static double most_layers(const Stages *s) {
     double most = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
         double layers = 0;
-        for (int chunk = 0; chunk < s->chunks; chunk++) layers += s->layers[stage_at(s, rank, chunk)];
+        for (int chunk = 0; chunk < s->chunks; chunk++) layers += s->layers[stages_at(s, rank, chunk)];
         most = fmax(most, layers);
     }
     return most;
@@ -307,13 +194,14 @@ static int busiest(const Stages *s, const Simulation *simulation) {
 }
 
 // Adds the times of a rank's stages over all microbatches.
-static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
+static void add_rank_parts(const Stages *s, int rank, SlowFactors slow, Breakdown *parts) {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
-            double times = s->slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
-            parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
-            parts->experts += times * (s->parts->forward[part].experts + s->parts->backward[part].experts);
-            parts->recompute += times * s->parts->again[part];
+            const PartTime *forward = &s->parts->forward[part], *backward = &s->parts->backward[part];
+            double times = s->slower * s->microbatches * stages_count(s, stages_at(s, rank, chunk), part);
+            parts->tensor += times * slow.tensor * (forward->tensor + backward->tensor);
+            parts->experts += times * slow.experts * (forward->experts + backward->experts);
+            parts->recompute += times * slow.compute * s->parts->again[part];
         }
     }
 }
@@ -324,22 +212,39 @@ static double host_seconds(const CostModel *costs, const ParallelConfig *config)
     return 1e-3 * (c->step_ms + c->microbatch_ms * parallel_config_microbatches(config));
 }
 
-static void break_down(const Stages *s, const Stack *stack, const Simulation *simulation, Breakdown *parts) {
-    double whole_us = stack->steps_apart ? simulation->apart_us : simulation->computed_us;
+static void break_down(const Stages *s, const CostModel *costs, const ParallelConfig *config,
+                       const Simulation *simulation, Breakdown *parts) {
+    double whole_us = costs->stack->steps_apart ? simulation->apart_us : simulation->computed_us;
     int rank = busiest(s, simulation);
-    add_rank_parts(s, rank, parts);
+    add_rank_parts(s, rank, slow_factors(costs, config, rank), parts);
     parts->stages = simulation->message_us[rank] / US;
     parts->compute = simulation->busy_us[rank] / US - parts->tensor - parts->experts;
     parts->bubble = whole_us / US - simulation->busy_us[rank] / US - parts->stages;
 }
 
+// Of a rank that holds so much, whose collectives over replicas and whose computing take so much longer.
+static Breakdown end_of_rank(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                             const Stages *s, Held held, double network, double compute) {
+    Breakdown end = {0};
+    end.data = reduction_seconds(costs, config, s, held, network) + table_seconds(costs, model, config, s);
+    end.data += network * muon_exchange_seconds(costs, config, s);
+    end.optimizer = optimizer_seconds(costs, config, held) + muon_seconds(config, s);
+    end.optimizer = compute * (end.optimizer + most_layers(s) * s->parts->factors);
+    return end;
+}
+
+// The step ends with the rank that takes longest.
 static void end_step(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                      const Stages *s, Breakdown *parts) {
-    Held held = most_parameters(s, model);
-    parts->data = reduction_seconds(costs, config, s, held) + table_seconds(costs, model, config, s);
-    parts->data += muon_exchange_seconds(costs, config, s);
-    parts->optimizer = optimizer_seconds(costs, config, held) + muon_seconds(config, s);
-    parts->optimizer += most_layers(s) * s->parts->factors;
+    Breakdown end = end_of_rank(costs, model, config, s, most_parameters(s, model), 1, 1);
+    for (int rank = config->slow.first; costs->slow.nodes && rank < config->slow.first + config->slow.count;
+         rank++) {
+        Breakdown slow =
+            end_of_rank(costs, model, config, s, rank_parameters(s, model, rank),
+                        slow_replicas(costs, config, rank), slow_factors(costs, config, rank).compute);
+        if (slow.data + slow.optimizer > end.data + end.optimizer) end = slow;
+    }
+    parts->data = end.data, parts->optimizer = end.optimizer;
     parts->other = host_seconds(costs, config);
 }
 
@@ -354,7 +259,7 @@ static void set_rates(const CostModel *costs, const ModelShape *model, const Sta
     double flops = 0, devices = parallel_config_devices(c);
     for (int stage = 0; stage < s->stages; stage++)
         for (ModelPart part = 0; part < NUM_PARTS; part++)
-            flops += s->parts->flops[part] * part_count(s, stage, part);
+            flops += s->parts->flops[part] * stages_count(s, stage, part);
     out->hardware_flops =
         flops * grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_CP) * c->batch / c->microbatch;
     out->model_flops =
@@ -415,7 +320,7 @@ static Status run_stages(const Stages *s, const ParallelConfig *config, Simulati
     Schedule schedule;
     ScheduleSpec spec = parallel_config_schedule(config);
     TRY(schedule_order(&schedule, &spec));
-    schedule_replay(&schedule, stage_costs(s), simulation);
+    schedule_replay(&schedule, stages_costs(s), simulation);
     schedule_destroy(&schedule);
     return OK;
 }
@@ -424,20 +329,19 @@ static Status open_priced(PlanCache *cache, const CostModel *costs, const ModelS
                           const ParallelConfig *config, Stages *s) {
     const Parts *parts;
     TRY(parts_of(cache, costs, model, config, &parts));
-    TRY(stages_open(s, costs, parts, model, config));
-    price_stages(s, costs, config);
-    return OK;
+    return stages_open(s, costs, parts, model, config);
 }
 
-Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
-               const ParallelConfig *config, Prediction *out) {
+// All but the memory, with slow nodes where the configuration has them.
+static Status predict_time(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                           const ParallelConfig *config, Prediction *out) {
     Stages s;
     Simulation simulation;
     *out = (Prediction){.config = *config};
     TRY(open_priced(cache, costs, model, config, &s));
     Status status = run_stages(&s, config, &simulation);
     if (status == OK) {
-        break_down(&s, costs->stack, &simulation, &out->parts);
+        break_down(&s, costs, config, &simulation, &out->parts);
         end_step(costs, model, config, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
@@ -447,7 +351,6 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
         set_traffic(costs, model, &s, out);
         set_interval(costs, model, out);
         simulation_destroy(&simulation, NULL);
-        status = memory_exact(costs, model, config, &out->memory);
     }
     stages_close(&s);
     return status;
@@ -460,25 +363,126 @@ static double pipeline_bound(const Stages *s) {
     for (int rank = 0; rank < s->ranks; rank++) {
         double us = 0;
         for (int chunk = 0; chunk < s->chunks; chunk++) {
-            int stage = stage_at(s, rank, chunk);
+            int stage = stages_at(s, rank, chunk);
             us += s->forward_us[stage] + s->backward_us[stage];
         }
         most = fmax(most, before + s->microbatches * us);
-        int first = stage_at(s, rank, 0);
+        int first = stages_at(s, rank, 0);
         before += s->forward_us[first] + (s->kind->splits_backward ? 0 : s->backward_us[first]);
     }
     return most / US;
 }
 
-Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
-                     const ParallelConfig *config, double *step_s, MemoryNeed *memory) {
+// All but the memory, with slow nodes where the configuration has them.
+static Status bound_time(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                         const ParallelConfig *config, double *step_s) {
     Stages s;
-    TRY(open_priced(cache, costs, model, config, &s));
     Breakdown parts = {0};
+    TRY(open_priced(cache, costs, model, config, &s));
     end_step(costs, model, config, &s, &parts);
     parts.compute = pipeline_bound(&s);
     *step_s = sum_of(&parts);
     stages_close(&s);
+    return OK;
+}
+
+typedef struct {
+    SlowPlace place;
+    double bound_s;
+} PlaceBound;
+
+static int by_bound(const void *a, const void *b) {
+    double x = ((const PlaceBound *)a)->bound_s, y = ((const PlaceBound *)b)->bound_s;
+    return (x > y) - (x < y);
+}
+
+// Bounds the step with the slow nodes at each place, in ascending order.   ERR_OS, ERR_CONFIG
+static Status bound_places(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                           const ParallelConfig *config, PlaceBound bounds[MAX_SLOW_PLACES], int *count) {
+    SlowPlace places[MAX_SLOW_PLACES];
+    ParallelConfig placed = *config;
+    *count = slow_places(costs, config, places);
+    for (int i = 0; i < *count; i++) {
+        bounds[i].place = placed.slow = places[i];
+        TRY(bound_time(cache, costs, model, &placed, &bounds[i].bound_s));
+    }
+    qsort(bounds, (size_t)*count, sizeof *bounds, by_bound);
+    return OK;
+}
+
+// Replays the slow nodes at some places with the lowest bounds: places between the ends of a pipeline are nearly alike.
+static Status predict_places(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                             const ParallelConfig *config, Prediction *out) {
+    enum { REPLAYED = 4 };
+    PlaceBound bounds[MAX_SLOW_PLACES];
+    Prediction one, best = {.step_s = INFINITY};
+    ParallelConfig placed = *config;
+    int count;
+    TRY(bound_places(cache, costs, model, config, bounds, &count));
+    for (int i = 0; i < count && i < REPLAYED && bounds[i].bound_s < best.step_s; i++) {
+        placed.slow = bounds[i].place;
+        TRY(predict_time(cache, costs, model, &placed, &one));
+        if (one.step_s < best.step_s) best = one;
+    }
+    *out = best;
+    return OK;
+}
+
+Status predict_slow_nodes(PlanCache *cache, const CostModel *costs, const ModelShape *model, Prediction *p) {
+    PlaceBound bounds[MAX_SLOW_PLACES];
+    CostModel even = *costs;
+    ParallelConfig placed = p->config;
+    Prediction one;
+    int count;
+    even.slow = (SlowNodes){0};
+    TRY(bound_places(cache, costs, model, &placed, bounds, &count));
+    p->worst = placed.slow = bounds[count - 1].place;
+    TRY(predict_time(cache, costs, model, &placed, &one));
+    p->worst_s = one.step_s;
+    TRY(predict_time(cache, &even, model, &placed, &one));
+    p->even_s = one.step_s;
+    return OK;
+}
+
+Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+               const ParallelConfig *config, Prediction *out) {
+    if (costs->slow.nodes)
+        TRY(predict_places(cache, costs, model, config, out));
+    else
+        TRY(predict_time(cache, costs, model, config, out));
+    return memory_exact(costs, model, &out->config, &out->memory);
+}
+
+Status predict_fewer_layers(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                            const Prediction *even, Prediction *out, bool *is_found) {
+    ParallelConfig config = even->config;
+    int stages = grid_along(config.grid, AXIS_PP) * config.chunks, most = model->layers / stages;
+    bool all = config.slow.count >= grid_along(config.grid, AXIS_PP);
+    *out = *even, *is_found = false;
+    if (all || !costs->slow.nodes || parallel_config_kind(&config)->stage) return OK;
+    for (int layers = most; layers >= most / costs->slow.compute - 1 && layers > 0; layers--) {
+        Prediction one;
+        config.slow.layers = layers;
+        TRY(predict_time(cache, costs, model, &config, &one));
+        if (one.step_s >= out->step_s) continue;
+        TRY(memory_need(costs, model, &config, &one.memory));
+        if (memory_verdict(&one.memory) == FITS_NOT) continue;
+        one.even_s = even->even_s, one.worst_s = even->worst_s, one.worst = even->worst;
+        *out = one, *is_found = true;
+    }
+    return OK;
+}
+
+Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                     const ParallelConfig *config, double *step_s, MemoryNeed *memory) {
+    PlaceBound bounds[MAX_SLOW_PLACES];
+    int count;
+    if (costs->slow.nodes) {
+        TRY(bound_places(cache, costs, model, config, bounds, &count));
+        *step_s = bounds[0].bound_s;
+    } else {
+        TRY(bound_time(cache, costs, model, config, step_s));
+    }
     return memory ? memory_need(costs, model, config, memory) : OK;
 }
 
@@ -488,7 +492,7 @@ Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelSha
     ScheduleSpec spec = parallel_config_schedule(config);
     TRY(open_priced(cache, costs, model, config, &s));
     Status status = schedule_create(schedule, &spec);
-    if (status == OK) schedule_simulate(schedule, stage_costs(&s), simulation);
+    if (status == OK) schedule_simulate(schedule, stages_costs(&s), simulation);
     stages_close(&s);
     return status;
 }

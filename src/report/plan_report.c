@@ -430,7 +430,7 @@ void plan_report_print(const PlanReport *a, Text *out) {
     print_rates(a, out);
     print_breakdown(a->chosen, out);
     print_memory(a, out);
-    plan_report_run(a, out);
+    plan_report_run(a, out), plan_report_slow_nodes(a, out);
     if (a->given) {
         print_better(a, out);
     } else {

@@ -11,10 +11,11 @@ typedef struct {
     bool given;               // it is the latter
     // The result of the search; for a given configuration, of a search with nothing chosen. NULL: nothing fits.
     const PlanResult *result;
-    double tokens;  // of the whole run; 0: unknown
-    double price;   // of a device hour, in dollars; 0: unknown
-    double goodput; // the share of the run's time that is training, (0, 1]
-    double pue;     // the energy of the data centre over that of its machines
+    const Prediction *spared; // `chosen` with fewer layers on slow nodes; NULL: it would not be faster
+    double tokens;            // of the whole run; 0: unknown
+    double price;             // of a device hour, in dollars; 0: unknown
+    double goodput;           // the share of the run's time that is training, (0, 1]
+    double pue;               // the energy of the data centre over that of its machines
 } PlanReport;
 
 double plan_report_seconds(const PlanReport *report, double step_s); // for all tokens
@@ -39,6 +40,10 @@ void plan_report_paragraph(const PlanReport *report, Text *out);
 void plan_report_print(const PlanReport *report, Text *out);
 // Adds what all tokens take: time, energy, money. Nothing without tokens.
 void plan_report_run(const PlanReport *report, Text *out);
+// Adds what slow nodes cost, where they are best and what else would help; nothing where all nodes are alike.
+void plan_report_slow_nodes(const PlanReport *report, Text *out);
+// Adds the layers of the stages as --pipeline-model-parallel-layout takes them.   ERR_CONFIG for too many stages.
+Status plan_report_layout(const PlanReport *report, const ParallelConfig *config, Text *out);
 // Adds one JSON object; docs/plan.md lists its members.
 void plan_report_json(const PlanReport *report, Text *out);
 // Adds a sentence about the accuracy of the constants, and another one if the machine is not the stack's.

@@ -248,6 +248,30 @@ static void add_accuracy(const PlanReport *a, Text *out) {
     text_add(out, "}");
 }
 
+static void add_slow_nodes(const PlanReport *a, Text *out) {
+    static const Member factors[] = {MEMBER(SlowNodes, compute), MEMBER(SlowNodes, nic),
+                                     MEMBER(SlowNodes, uplink)};
+    const SlowNodes *slow = &a->costs->slow;
+    const Prediction *p = a->chosen;
+    Text layout = {0};
+    if (!slow->nodes) return;
+    add_key("slow_nodes", out);
+    text_add(out, "{");
+    add_count("nodes", slow->nodes, out);
+    add_numbers(factors, sizeof factors / sizeof *factors, slow, out);
+    add_number("even_s", p->even_s, out);
+    add_count("first_rank", p->config.slow.first, out);
+    add_count("ranks", p->config.slow.count, out);
+    add_number("worst_s", p->worst_s, out);
+    add_count("worst_first_rank", p->worst.first, out);
+    if (a->spared && plan_report_layout(a, &a->spared->config, &layout) == OK) {
+        add_number("spared_s", a->spared->step_s, out);
+        add_string("spared_layout", text_string(&layout), out);
+    }
+    text_add(out, "}");
+    text_free(&layout);
+}
+
 void plan_report_json(const PlanReport *a, Text *out) {
     Text words = {0};
     text_add(out, "{");
@@ -258,6 +282,7 @@ void plan_report_json(const PlanReport *a, Text *out) {
     add_key("chosen", out);
     add_prediction(a, a->chosen, out);
     add_flags(a, out);
+    add_slow_nodes(a, out);
     if (a->result) add_result(a, out);
     add_accuracy(a, out);
     text_add(out, "}\n");
