@@ -20,7 +20,11 @@ static SearchSpace space_of(int devices, int batch) {
 
 static PlanResult found(const CostModel *costs, const ModelShape *model, const SearchSpace *space, int most) {
     PlanResult result;
+    Prediction best;
     EXPECT_OK(plan_search(cache, costs, model, space, most, &result));
+    EXPECT_OK(plan_search_best(cache, costs, model, space, &best));
+    EXPECT(best.step_s == result.best[0].step_s && best.memory.total == result.best[0].memory.total,
+           "the best alone takes %g s, the first %g s", best.step_s, result.best[0].step_s);
     return result;
 }
 

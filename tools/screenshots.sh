@@ -9,7 +9,8 @@ export LC_ALL=C
 cd "$(dirname "$0")/.."
 trireme=$PWD/build/trireme
 
-plan=(--model gpt3-175b --gpus 1024 --machine dgx-a100 --global-batch-size 1536 --tokens 300B --price 2.10)
+plan=(--model gpt3-175b --gpus 1024 --machine dgx-a100 --global-batch-size 1536 --tokens 300B --price 2.10
+    --vary "machine=dgx-a100@2.10,dgx-h100@3.50,dgx-b200@5" "gpus=256,512,1024,2048,4096" "global-batch-size=768,1536,3072")
 
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) ||
     { echo "tools/screenshots.sh: Chromium is missing: apt-get install chromium" >&2; exit 69; }

@@ -6,7 +6,7 @@
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
 
-static bool is_given(const Options *options, const char *field) {
+bool plan_is_given(const Options *options, const char *field) {
     Origin origin = options_origin(options, field);
     return origin == FROM_FILE || origin == FROM_COMMAND_LINE;
 }
@@ -177,7 +177,7 @@ static DType usual_type(const Machine *machine) {
 static Status choose_type(PlanJob *job) {
     static const char *const flags[] = {[F32] = "fp32", [BF16] = "--bf16", [F16] = "--fp16"};
     const Options *o = job->options;
-    bool given = is_given(o, "bf16") || is_given(o, "fp16");
+    bool given = plan_is_given(o, "bf16") || plan_is_given(o, "fp16");
     DType type = o->bf16 ? BF16 : o->fp16 ? F16 : given ? F32 : usual_type(&job->machine);
     if (job->machine.peak_tflops[type] <= 0)
         return fail(ERR_CONFIG, "%s: the machine %s does not compute in this type: leave it out, or use %s",
@@ -231,7 +231,7 @@ static int fused_attention(const char *backend) {
 
 // Returns the value of the option, or `otherwise` when it is unset.
 static int flag_or(const Options *options, const char *field, bool value, int otherwise) {
-    return is_given(options, field) ? value : otherwise;
+    return plan_is_given(options, field) ? value : otherwise;
 }
 
 static int recompute_or(const Options *options, int otherwise) {
@@ -242,22 +242,23 @@ static int recompute_or(const Options *options, int otherwise) {
 static void fill_space(PlanJob *job) {
     const Options *o = job->options;
     SearchSpace *space = &job->space;
-    bool tensor = is_given(o, "tensor_model_parallel_size");
-    bool pipeline = is_given(o, "pipeline_model_parallel_size");
+    bool tensor = plan_is_given(o, "tensor_model_parallel_size");
+    bool pipeline = plan_is_given(o, "pipeline_model_parallel_size");
     *space = (SearchSpace){
         .batch = o->global_batch_size,
         .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
                       [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
                       [AXIS_DP] = or_zero(o->data_parallel_size),
-                      [AXIS_CP] = is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
+                      [AXIS_CP] = plan_is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
         .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
         .microbatch = or_zero(o->micro_batch_size),
         .fused_attention = fused_attention(o->attention_backend),
         .schedule = o->schedule};
-    space->grid.size[AXIS_EP] = is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
+    space->grid.size[AXIS_EP] =
+        plan_is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
     space->grid.size[AXIS_ETP] = or_zero(o->expert_tensor_parallel_size);
     space->grid.instances = o->num_distributed_optimizer_instances;
-    space->context_way = is_given(o, "cp_comm_type") ? (int)options_context_way(o) : -1;
+    space->context_way = plan_is_given(o, "cp_comm_type") ? (int)options_context_way(o) : -1;
     space->muon = muon_options(o);
     space->reduce_every = o->reduce_grads_every_microbatch;
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
@@ -365,6 +366,25 @@ static Status fill(PlanJob *job) {
     TRY(count_devices(job));
     TRY(check_slow_nodes(job));
     return job->given ? config_given(job) : OK;
+}
+
+Status plan_job_ask(PlanJob *job, int devices, int batch) {
+    if (devices != job->space.devices) job->space.grid.size[AXIS_DP] = 0;
+    job->space.devices = devices, job->space.batch = batch;
+    TRY(sizes_fit(&job->space, devices));
+    return job->given ? config_given(job) : OK;
+}
+
+PlanReport plan_job_report(const PlanJob *job) {
+    return (PlanReport){.model_name = job->options->model,
+                        .model = &job->model,
+                        .costs = &job->costs,
+                        .space = &job->space,
+                        .given = job->given,
+                        .tokens = job->tokens,
+                        .price = job->price,
+                        .goodput = job->goodput,
+                        .pue = job->pue};
 }
 
 Status plan_job_open(PlanJob *job, Options *options) {

@@ -300,3 +300,6 @@ typedef struct {
 Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                    const SearchSpace *space, int most, PlanResult *out);
 void plan_result_free(PlanResult *result);
+// Finds the fastest configuration alone, the first of plan_search.   ERR_CONFIG as there
+Status plan_search_best(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                        const SearchSpace *space, Prediction *best);

@@ -426,25 +426,44 @@ static Status fail_with_nearest(Search *s) {
 
 // ---- all of it -------------------------------------------------------------------------------------------
 
-static Status search(Search *s, int most) {
+// Replays the most promising ones. Where nothing fits for sure, those that may fit.
+static Status find_best(Search *s, int most) {
     TRY(try_all(s));
     if (s->count) qsort(s->bounded, (size_t)s->count, sizeof *s->bounded, by_bound);
     TRY(replay_best(s, most, FITS));
     s->out->perhaps = !s->out->count;
     if (s->out->perhaps) TRY(replay_best(s, most, FITS_PERHAPS));
-    if (!s->out->count) return fail_with_nearest(s);
+    return s->out->count ? OK : fail_with_nearest(s);
+}
+
+static Status find_alternatives(Search *s) {
     for (size_t i = 0; i < sizeof reported_choices / sizeof *reported_choices && !s->out->perhaps; i++)
         TRY(add_alternatives(s, &reported_choices[i]));
     return OK;
 }
 
+static Status search(Search *s, int most, bool alternatives) {
+    *s->out = (PlanResult){.best = calloc((size_t)most, sizeof *s->out->best)};
+    if (!s->out->best) return fail(ERR_OS, "no memory for %d predictions", most);
+    Status status = find_best(s, most);
+    if (status == OK && alternatives) status = find_alternatives(s);
+    free(s->bounded);
+    return status;
+}
+
 Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                    const SearchSpace *space, int most, PlanResult *out) {
-    Search s = {.cache = cache, .costs = costs, .model = model, .space = space, .out = out};
-    *out = (PlanResult){.best = calloc((size_t)most, sizeof *out->best)};
-    if (!out->best) return fail(ERR_OS, "no memory for %d predictions", most);
-    Status status = search(&s, most);
-    free(s.bounded);
+    return search(&(Search){.cache = cache, .costs = costs, .model = model, .space = space, .out = out}, most,
+                  true);
+}
+
+Status plan_search_best(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                        const SearchSpace *space, Prediction *best) {
+    PlanResult result;
+    Search s = {.cache = cache, .costs = costs, .model = model, .space = space, .out = &result};
+    Status status = search(&s, 1, false);
+    if (status == OK) *best = result.best[0];
+    plan_result_free(&result);
     return status;
 }
 

@@ -22,11 +22,12 @@ double plan_report_seconds(const PlanReport *report, double step_s); // for all 
 double plan_report_dollars(const PlanReport *report, double step_s); // for all tokens
 // The most energy that all tokens can take, at full power all the time; 0: the machine's power is unknown.
 double plan_report_kwh(const PlanReport *report, double step_s);
+// Adds what machine_watts is: "812.5 W for a GPU with its share of a node".
+void add_power(const Machine *machine, Text *out);
 // Returns whether a prediction is outside of the ranges that the stack was compared with, or on another machine than
 // the stack's.
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
 const char *device_word(const Machine *machine);         // "GPU", "rank"
-const char *power_words(const Machine *machine);         // whether machine_watts has a whole node
 const char *recompute_word(Recompute recompute);         // "nothing", "attention", "layers"
 const char *context_way_word(ContextWay way);            // of --cp-comm-type
 const char *products_word(const ParallelConfig *config); // "bf16", "bf16 with products in fp8"

@@ -1,6 +1,6 @@
 // Prints a plan as JSON. Times are in seconds, sizes in bytes; rates have their unit in the name.
 #include "formats/formats.h"
-#include "report/plan_report.h"
+#include "report/plan_sweep.h"
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -270,6 +270,27 @@ static void add_slow_nodes(const PlanReport *a, Text *out) {
     }
     text_add(out, "}");
     text_free(&layout);
+}
+
+static void add_cell(const SweepCell *cell, Text *out) {
+    const PlanReport *a = &cell->report;
+    separate(out);
+    text_add(out, "{");
+    add_question(a, out);
+    add_flag("on_front", cell->on_front, out);
+    if (a->chosen) {
+        add_key("chosen", out);
+        add_prediction(a, a->chosen, out);
+    } else {
+        add_string("why", cell->why, out);
+    }
+    text_add(out, "}");
+}
+
+void plan_sweep_json(const PlanSweep *sweep, Text *out) {
+    text_add(out, "{\"cells\": [");
+    for (int i = 0; i < sweep->count; i++) add_cell(&sweep->cells[i], out);
+    text_add(out, "]}\n");
 }
 
 void plan_report_json(const PlanReport *a, Text *out) {

@@ -18,8 +18,9 @@ double plan_report_kwh(const PlanReport *a, double step_s) {
     return hours * machine_watts(a->costs->machine) / 1e3 * a->pue;
 }
 
-const char *power_words(const Machine *machine) {
-    return machine->node_watts > 0 ? "with its share of a node" : "alone, without the rest of a node";
+void add_power(const Machine *machine, Text *out) {
+    text_add(out, "%.5g W for a %s %s", machine_watts(machine), device_word(machine),
+             machine->node_watts > 0 ? "with its share of a node" : "alone, without the rest of a node");
 }
 
 // Data sheets state what is drawn at most, and no run draws that all the time.
@@ -29,8 +30,8 @@ static void print_energy(const PlanReport *a, Text *out) {
     if (kwh <= 0) return;
     text_add(out, "  %-18s at most ", "energy");
     add_energy(kwh, out);
-    text_add(out, ", at %.4g W for a %s %s", machine_watts(machine), device_word(machine),
-             power_words(machine));
+    text_add(out, ", at ");
+    add_power(machine, out);
     if (a->pue > 1) text_add(out, ", times %.4g for the data centre", a->pue);
     text_add(out, "\n");
 }
