@@ -438,6 +438,8 @@ void run_expect_predicted_memory(Engine *engine, void *self) {
            "recomputed: %d of %zu, not %d of %zu bytes", used.num_recomputed, used.recomputed,
            said->num_recomputed, said->recomputed);
     EXPECT(used.scratch == said->scratch, "scratch: %zu of %zu bytes", used.scratch, said->scratch);
+    EXPECT(used.beside == said->beside, "scratch of a forward in a pair: %zu of %zu bytes", used.beside,
+           said->beside);
     EXPECT(used.workspace == said->workspace, "workspace: %zu of %zu bytes", used.workspace, said->workspace);
 }
 

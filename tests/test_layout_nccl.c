@@ -314,7 +314,7 @@ static const struct {
     int needed;       // message kernels that must fit on a GPU together: with one less some schedule hangs
     int most_at_once; // that were on a GPU together, in any order that was drawn
 } KNOWN[] = {{"gpipe", 2, 3}, {"1f1b", 3, 4}, {"interleaved", 3, 4}, {"zb-h1", 3, 4},
-             {"zb-h2", 2, 4}, {"zb-v", 4, 6}, {"auto", 3, 4}};
+             {"zb-h2", 2, 4}, {"zb-v", 4, 6}, {"auto", 3, 4},        {"paired", 3, 4}};
 
 static int known(const ScheduleKind *kind) {
     for (int i = 0; i < (int)(sizeof KNOWN / sizeof *KNOWN); i++)

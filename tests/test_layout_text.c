@@ -29,6 +29,17 @@ static void printed_forms(void) {
     expect_golden("interleaved", 2, 2, 4, 0, "schedule_interleaved_p2_v2_m4.txt");
     expect_golden("zb-h1", 3, 1, 4, 0, "schedule_zb-h1_p3_m4.txt");
     expect_golden("zb-v", 2, 2, 3, 0, "schedule_zb-v_p2_m3.txt");
+    expect_golden("paired", 2, 1, 4, 0, "schedule_paired_p2_m4.txt");
+}
+
+static bool same_instrs(const Program *a, const Program *b) {
+    for (int i = 0; i < a->count; i++) {
+        Instr x = a->instrs[i], y = b->instrs[i];
+        if (x.op != y.op || x.chunk != y.chunk || x.peer != y.peer || x.microbatch != y.microbatch ||
+            x.pairs != y.pairs)
+            return false;
+    }
+    return true;
 }
 
 static bool same(const Schedule *a, const Schedule *b) {
@@ -36,11 +47,8 @@ static bool same(const Schedule *a, const Schedule *b) {
         a->num_microbatches != b->num_microbatches)
         return false;
     bool equal = !memcmp(a->stage, b->stage, (size_t)(a->num_ranks * a->num_chunks) * sizeof *a->stage);
-    for (int r = 0; equal && r < a->num_ranks; r++) {
-        size_t count = (size_t)a->programs[r].count;
-        equal = a->programs[r].count == b->programs[r].count &&
-                !memcmp(a->programs[r].instrs, b->programs[r].instrs, count * sizeof(Instr));
-    }
+    for (int r = 0; equal && r < a->num_ranks; r++)
+        equal = a->programs[r].count == b->programs[r].count && same_instrs(&a->programs[r], &b->programs[r]);
     return equal;
 }
 
@@ -105,7 +113,8 @@ static void errors_name_line_and_word(void) {
         {"0: F-1\n", "line 1, \"F-1\": expected a microbatch from 0 to 999999 after the letters"},
         {"0: F1000000\n", "line 1, \"F1000000\": expected a microbatch from 0 to 999999 after the letters"},
         {"0: F0.64\n", "line 1, \"F0.64\": expected nothing more, or a chunk such as .1 (at most .63)"},
-        {"0: F0,B0\n", "line 1, \"F0,B0\": expected nothing more, or a chunk such as .1 (at most .63)"},
+        {"0: F0,B0\n",
+         "line 1, \"F0,B0\": expected nothing more, a chunk such as .1 (at most .63), or + for a pair"},
         {"0: F0000000000000000000000000000000\n",
          "line 1, \"F0000000000000000000...\": expected nothing more, or a chunk such as .1 (at most .63)"},
         {"0: \x01\xff\n", "line 1, \"\?\?\": expected an instruction: rf F sf rb B I W sb or R"},
@@ -115,6 +124,15 @@ static void errors_name_line_and_word(void) {
         {"stages: 0 x\n", "line 1, \"x\": expected rank.chunk, the place of the next stage"},
         {"stages: 0\nstages: 0\n", "line 2, \"stages:\": expected one such line at most"},
         {"0: F999999.63\n", "rank 0: microbatch 0 of chunk 0 is not finished"},
+        {"0: F0+ B0\n",
+         "rank 0 instr 0: F0+: only a forward runs together with the next instruction, which must be a backward of "
+         "another microbatch or chunk"},
+        {"0: F0 F1 B0+ B1\n",
+         "rank 0 instr 2: B0+: only a forward runs together with the next instruction, which must be a backward of "
+         "another microbatch or chunk"},
+        {"0: F0 F1+\n",
+         "rank 0 instr 1: F1+: only a forward runs together with the next instruction, which must be a backward of "
+         "another microbatch or chunk"},
         {"0: F0 B0 B0\n", "rank 0 instr 2: B0 out of order: it comes a second time"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

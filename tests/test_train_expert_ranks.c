@@ -144,8 +144,8 @@ static void nothing_else_changes_a_bit(void) {
             if (!run_at(&at, plan, way ? &result : &first)) return;
             if (way) run_expect_same_bits(&first, &result, name_of(&at));
         }
-        for (int way = 0; way < 3; way++) {
-            static const char *const schedules[] = {"1f1b", "zb-h1", "gpipe"};
+        for (int way = 0; way < 4; way++) {
+            static const char *const schedules[] = {"1f1b", "zb-h1", "gpipe", "paired"};
             RunPlan plan = plan_on(&two, "cpu");
             plan.spec.mode.dispatch_slot = slot ? 5 : 0;
             plan.spec.schedule = schedules[way];
@@ -153,6 +153,33 @@ static void nothing_else_changes_a_bit(void) {
             if (way) run_expect_same_bits(&first, &result, schedules[way]);
         }
     }
+}
+
+// A forward beside a backward, whose rows travel meanwhile: on every grid, in many rounds, and with whatever else
+// changes no bit.
+static void pairs_change_no_bit(void) {
+    static const Where all[] = {
+        {1, 4, 1, 1, 2, false}, {2, 2, 1, 1, 4, true}, {1, 2, 2, 1, 2, false}, {2, 2, 1, 2, 2, false}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int way = 0; way < 8; way++) {
+            RunResult apart, paired;
+            RunPlan plan = plan_on(&all[i], way == 4 ? "check" : "cpu");
+            plan.spec.mode.dispatch_slot = way == 1 ? 5 : 0;
+            if (way == 2) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+            if (way == 3) plan.spec.sharding = SHARD_OPTIMIZER;
+            if (way == 3) plan.spec.overlap_gradients = plan.spec.overlap_weights = true;
+            if (way == 5) plan.check_comm = true;
+            if (way == 6) plan.spec.shape.experts_period = 2, plan.spec.shape.experts_layers = 1;
+            if (way == 7) plan.spec.mode.recompute = RECOMPUTE_SELECTIVE;
+            if (!run_at(&all[i], plan, &apart)) return;
+            plan.spec.schedule = "paired";
+            if (!run_at(&all[i], plan, &paired)) return;
+            run_expect_same_bits(&apart, &paired, name_of(&all[i]));
+            if (all[i].p == 1) continue;
+            plan.spec.num_chunks = 2;
+            if (!run_at(&all[i], plan, &paired)) return;
+            run_expect_same_bits(&apart, &paired, "two chunks");
+        }
 }
 
 static size_t run_bytes(const EngineSpec *spec) {
@@ -336,6 +363,7 @@ int main(int argc, char **argv) {
                        {"steps_agree", steps_agree},
                        {"leaves_keep_all_bits", leaves_keep_all_bits},
                        {"nothing_else_changes_a_bit", nothing_else_changes_a_bit},
+                       {"pairs_change_no_bit", pairs_change_no_bit},
                        {"experts_are_cut_where_they_alone_have_replicas",
                         experts_are_cut_where_they_alone_have_replicas},
                        {"losses_mean_the_same_on_every_grid", losses_mean_the_same_on_every_grid},

@@ -1,6 +1,7 @@
-// Defines the kinds of the paper: gpipe, 1f1b, interleaved. They emit forwards and backwards in one and the same order,
-// in groups of microbatches: a group runs forward through chunk 0, then chunk 1, and so on, and backward through the
-// chunks in reverse. They differ only in how many forwards a rank runs ahead before it alternates.
+// Defines the kinds of the paper: gpipe, 1f1b, interleaved; and paired, which is like the last. They emit forwards and
+// backwards in one and the same order, in groups of microbatches: a group runs forward through chunk 0, then chunk 1,
+// and so on, and backward through the chunks in reverse. They differ only in how many forwards a rank runs ahead before
+// it alternates.
 #include "layout/generators.h"
 #include <stdio.h>
 
@@ -39,6 +40,23 @@ static int interleaved_warmup(const ScheduleSpec *spec, int rank) {
 static void generate_interleaved(const ScheduleSpec *spec, Schedule *schedule) {
     for (int r = 0; r < spec->ranks; r++)
         alternate(spec, interleaved_warmup(spec, r), &schedule->programs[r]);
+}
+
+// One forward further ahead: then no forward is of the microbatch whose backward follows it, and the two run together.
+static int paired_warmup(const ScheduleSpec *spec, int rank) { return interleaved_warmup(spec, rank) + 1; }
+
+// Pairs each forward after the warm-up with the backward that follows it. Where there are too few microbatches for the
+// warm-up, the last forward is none of these: others wait for what it sends.
+static void pair_up(int warmup, Program *out) {
+    for (int i = 0, forwards = 0; i < out->count; i++)
+        if (out->instrs[i].op == OP_FORWARD) out->instrs[i].pairs = forwards++ >= warmup;
+}
+
+static void generate_paired(const ScheduleSpec *spec, Schedule *schedule) {
+    for (int r = 0; r < spec->ranks; r++) {
+        alternate(spec, paired_warmup(spec, r), &schedule->programs[r]);
+        pair_up(paired_warmup(spec, r), &schedule->programs[r]);
+    }
 }
 
 // ---- facts ------------------------------------------------------------------------------------------------
@@ -80,6 +98,8 @@ static int stash_interleaved(const ScheduleSpec *spec, int rank) {
     return interleaved_warmup(spec, rank) + 1;
 }
 
+static int stash_paired(const ScheduleSpec *spec, int rank) { return paired_warmup(spec, rank) + 1; }
+
 // A chunk is reduced after its own last p microbatches, while the other chunks compute.
 static double window_interleaved(const ScheduleSpec *spec) {
     return (spec->ranks * (spec->chunks - 1.0) + 1) / spec->chunks;
@@ -120,3 +140,17 @@ const ScheduleKind kind_interleaved = {.name = "interleaved",
                                        .bubble = bubble_unsplit,
                                        .stash = stash_interleaved,
                                        .window = window_interleaved};
+
+const ScheduleKind kind_paired = {
+    .name = "paired",
+    .summary =
+        "interleaved, each forward together with a backward: rows for experts travel while the other computes",
+    .source = "DeepSeek-AI 2024",
+    .min_chunks = 1,
+    .max_chunks = SCHEDULE_MAX_CHUNKS,
+    .settings = SETTING_GROUP,
+    .refuse = refuse_interleaved,
+    .generate = generate_paired,
+    .bubble = bubble_unsplit,
+    .stash = stash_paired,
+    .window = window_interleaved};

@@ -1,5 +1,6 @@
 // Keeps the time of one pipeline rank: computes, messages and reductions.
 #include "layout/clock.h"
+#include "layout/pairs.h"
 #include "layout/parts.h"
 #include <stdlib.h>
 
@@ -29,11 +30,47 @@ static StageCosts costs_of_stage(const Schedule *schedule, const ScheduleCosts *
             [FORWARDS] = edge_of(schedule, costs, stage), [BACKWARDS] = edge_of(schedule, costs, stage - 1)}};
 }
 
-StageCosts *stage_costs(const Schedule *schedule, ScheduleCosts costs) {
+static double *shares_of_pairs(const Schedule *s, const ScheduleCosts *costs, const StageCosts *stages) {
+    int v = s->num_chunks;
+    if (!costs->stage_exchanges) return NULL;
+    double *together = layout_alloc((size_t)s->num_ranks * (size_t)v * (size_t)v, sizeof *together);
+    for (int i = 0; i < s->num_ranks * v * v; i++) {
+        int rank = i / (v * v), forward = schedule_stage(s, rank, i / v % v),
+            backward = schedule_stage(s, rank, i % v);
+        double forward_us = stages[forward].compute_us[OP_FORWARD],
+               backward_us = stages[backward].compute_us[OP_BACKWARD], apart_us = forward_us + backward_us;
+        together[i] = 1;
+        if (apart_us > 0)
+            together[i] = pair_us(&costs->stage_exchanges[forward], forward_us,
+                                  &costs->stage_exchanges[backward], backward_us) /
+                          apart_us;
+    }
+    return together;
+}
+
+Costs costs_open(const Schedule *schedule, ScheduleCosts costs) {
     int stages = schedule->num_ranks * schedule->num_chunks;
-    StageCosts *table = layout_alloc((size_t)stages, sizeof *table);
-    for (int stage = 0; stage < stages; stage++) table[stage] = costs_of_stage(schedule, &costs, stage);
-    return table;
+    Costs out = {.stages = layout_alloc((size_t)stages, sizeof *out.stages)};
+    for (int stage = 0; stage < stages; stage++) out.stages[stage] = costs_of_stage(schedule, &costs, stage);
+    out.together = shares_of_pairs(schedule, &costs, out.stages);
+    return out;
+}
+
+void costs_close(Costs *costs) {
+    free(costs->together);
+    free(costs->stages);
+}
+
+double costs_compute_us(const Costs *costs, const Schedule *schedule, int rank, const Program *program,
+                        int at) {
+    Instr in = program->instrs[at];
+    int v = schedule->num_chunks, first = at;
+    double us = costs->stages[schedule_stage(schedule, rank, in.chunk)].compute_us[in.op];
+    if (!costs->together) return us;
+    if (in.op == OP_BACKWARD) first--;
+    if (first < 0 || !program->instrs[first].pairs) return us;
+    const Instr *pair = &program->instrs[first];
+    return us * costs->together[(rank * v + pair[0].chunk) * v + pair[1].chunk];
 }
 
 ScheduleCosts schedule_costs_of_stages(const double *times, int stages) {

@@ -14,8 +14,18 @@ typedef struct {
     Edge edges[2]; // by direction: messages to the next stage, and to the stage before
 } StageCosts;
 
-// Returns the costs of every stage in the model's order. The caller frees them.
-StageCosts *stage_costs(const Schedule *schedule, ScheduleCosts costs);
+typedef struct {
+    StageCosts *stages; // in the model's order
+    // [ranks][chunks][chunks]: the share of their times apart that a forward of the first chunk takes together with a
+    // backward of the second. NULL: nothing is hidden.
+    double *together;
+} Costs;
+
+Costs costs_open(const Schedule *schedule, ScheduleCosts costs);
+void costs_close(Costs *costs);
+// Returns the time of a compute; of a pair's, its share of the time that they take together.
+double costs_compute_us(const Costs *costs, const Schedule *schedule, int rank, const Program *program,
+                        int at);
 
 typedef struct {
     double now_us;     // when the last compute ended

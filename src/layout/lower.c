@@ -6,6 +6,7 @@ static void add_message(const Schedule *schedule, int rank, Program *out, Instr 
     int partner = schedule_partner(schedule, rank, at.chunk, op);
     if (partner < 0) return;
     at.op = (uint8_t)op;
+    at.pairs = false;
     at.peer = (int16_t)partner;
     program_add(out, at);
 }
@@ -29,20 +30,26 @@ static Program computes_of(const Program *program) {
     return computes;
 }
 
+// Adds what follows the compute at this index.
+static void add_rest(const Schedule *schedule, int rank, const Program *computes, int at,
+                     const int *last_gradient, Program *out) {
+    Instr in = computes->instrs[at];
+    add_send(schedule, rank, out, in);
+    if (schedule_ops[in.op].stash < 0 && last_gradient[in.chunk] == at)
+        program_add(out, (Instr){.op = OP_REDUCE_GRADS, .chunk = in.chunk, .peer = -1, .microbatch = -1});
+}
+
 static Program lower_program(const Schedule *schedule, int rank, int receive_ahead) {
     Program computes = computes_of(&schedule->programs[rank]), out = {0};
     int last_gradient[SCHEDULE_MAX_CHUNKS] = {0}, received = 0;
     for (int i = 0; i < computes.count; i++)
         if (schedule_ops[computes.instrs[i].op].stash < 0) last_gradient[computes.instrs[i].chunk] = i;
-    for (int i = 0; i < computes.count; i++) {
-        Instr in = computes.instrs[i];
-        for (; received < computes.count && received - i <= receive_ahead; received++)
+    for (int i = 0, last; i < computes.count; i = last + 1) {
+        last = i + (computes.instrs[i].pairs && i + 1 < computes.count);
+        for (; received < computes.count && received - last <= receive_ahead; received++)
             add_receive(schedule, rank, &out, computes.instrs[received]);
-        program_add(&out, in);
-        add_send(schedule, rank, &out, in);
-        if (schedule_ops[in.op].stash < 0 && last_gradient[in.chunk] == i)
-            program_add(&out,
-                        (Instr){.op = OP_REDUCE_GRADS, .chunk = in.chunk, .peer = -1, .microbatch = -1});
+        for (int at = i; at <= last; at++) program_add(&out, computes.instrs[at]);
+        for (int at = i; at <= last; at++) add_rest(schedule, rank, &computes, at, last_gradient, &out);
     }
     free(computes.instrs);
     return out;

@@ -15,6 +15,6 @@ void program_add(Program *program, Instr instr);
 // Adds a compute to the end of a program.
 void program_compute(Program *out, ScheduleOp op, int chunk, int microbatch);
 // Replaces programs of computes by complete ones, every SEND, RECV and REDUCE in its place. A receive is posted
-// `receive_ahead` computes before its own, or at the start of the program; a send right after its compute. Receives
-// keep the order of their computes, so that every channel keeps its own.
+// `receive_ahead` computes before its own, or at the start of the program; a send right after its compute, or the
+// pair that this is in. Receives keep the order of their computes, so that every channel keeps its own.
 void schedule_lower(Schedule *schedule, int receive_ahead);

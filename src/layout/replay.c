@@ -16,7 +16,7 @@ typedef struct {
 // model. The model's own inputs are there from the start.
 typedef struct {
     const Schedule *schedule;
-    StageCosts *costs;
+    Costs costs;
     Player *players;
     int *gradients;        // [stages]: microbatches whose weight gradients are done
     double *arrives_us[2]; // by direction, [stages + 2][microbatches]
@@ -39,7 +39,7 @@ static void open_arrivals(Replay *replay, Direction direction, int first_stage) 
 
 static void replay_open(Replay *replay, const Schedule *schedule, ScheduleCosts costs, Simulation *out) {
     size_t ranks = (size_t)schedule->num_ranks, stages = ranks * (size_t)schedule->num_chunks;
-    *replay = (Replay){.schedule = schedule, .costs = stage_costs(schedule, costs), .out = out};
+    *replay = (Replay){.schedule = schedule, .costs = costs_open(schedule, costs), .out = out};
     replay->players = layout_alloc(ranks, sizeof *replay->players);
     replay->gradients = layout_alloc(stages, sizeof *replay->gradients);
     open_arrivals(replay, FORWARDS, 0);
@@ -51,7 +51,7 @@ static void replay_close(Replay *replay) {
     free(replay->arrives_us[FORWARDS]);
     free(replay->gradients);
     free(replay->players);
-    free(replay->costs);
+    costs_close(&replay->costs);
 }
 
 // ---- one compute --------------------------------------------------------------------------------------
@@ -59,28 +59,57 @@ static void replay_close(Replay *replay) {
 static void end_gradient(Replay *replay, Player *self, int stage) {
     if (++replay->gradients[stage] < replay->schedule->num_microbatches) return;
     replay->out->gradients_us[stage] = self->clock.now_us;
-    clock_reduce(&self->clock, replay->costs[stage].reduce_us);
+    clock_reduce(&self->clock, replay->costs.stages[stage].reduce_us);
 }
 
-// Runs one compute. Returns false when its input has not arrived yet.
-static bool play(Replay *replay, int rank, Instr in) {
-    Player *self = &replay->players[rank];
-    ScheduleOpInfo info = schedule_ops[in.op];
+static bool passes_on(Instr in) { return in.op != OP_BACKWARD_WEIGHT; }
+
+// When the input of a compute arrives; below 0: it is not known yet.
+static double ready(const Replay *replay, int rank, Instr in) {
     int stage = schedule_stage(replay->schedule, rank, in.chunk);
-    const StageCosts *costs = &replay->costs[stage];
-    bool passes_on = in.op != OP_BACKWARD_WEIGHT;
-    double ready_us = passes_on ? *arrival(replay, info.direction, stage, in.microbatch) : 0;
-    if (ready_us < 0) return false;
-    Edge edge = passes_on ? costs->edges[!info.direction] : (Edge){0};
-    clock_compute(&self->clock, ready_us, edge, costs->compute_us[in.op]);
-    int next = stage + (info.direction == FORWARDS ? 1 : -1);
-    if (passes_on)
-        *arrival(replay, info.direction, next, in.microbatch) =
-            clock_send(&self->clock, costs->edges[info.direction]);
-    self->stash += info.stash;
+    return passes_on(in) ? *arrival(replay, schedule_ops[in.op].direction, stage, in.microbatch) : 0;
+}
+
+static void compute(Replay *replay, int rank, int at, double ready_us) {
+    const Program *program = &replay->schedule->programs[rank];
+    Instr in = program->instrs[at];
+    const StageCosts *costs = &replay->costs.stages[schedule_stage(replay->schedule, rank, in.chunk)];
+    Edge edge = passes_on(in) ? costs->edges[!schedule_ops[in.op].direction] : (Edge){0};
+    double us = costs_compute_us(&replay->costs, replay->schedule, rank, program, at);
+    clock_compute(&replay->players[rank].clock, ready_us, edge, us);
+}
+
+static void send(Replay *replay, int rank, Instr in) {
+    Direction direction = schedule_ops[in.op].direction;
+    int stage = schedule_stage(replay->schedule, rank, in.chunk);
+    if (passes_on(in))
+        *arrival(replay, direction, stage + (direction == FORWARDS ? 1 : -1), in.microbatch) =
+            clock_send(&replay->players[rank].clock, replay->costs.stages[stage].edges[direction]);
+}
+
+static void end(Replay *replay, int rank, Instr in) {
+    Player *self = &replay->players[rank];
+    self->stash += schedule_ops[in.op].stash;
     if (self->stash > replay->out->peak_stash[rank]) replay->out->peak_stash[rank] = self->stash;
-    if (info.stash < 0) end_gradient(replay, self, stage);
-    return true;
+    if (schedule_ops[in.op].stash < 0)
+        end_gradient(replay, self, schedule_stage(replay->schedule, rank, in.chunk));
+}
+
+// Runs the compute at this index, and the one that runs together with it. Returns how many instructions these are; 0:
+// an input has not arrived yet.
+static int play(Replay *replay, int rank, int at) {
+    const Program *program = &replay->schedule->programs[rank];
+    int count = 1 + program->instrs[at].pairs;
+    double ready_us = 0;
+    for (int i = at; i < at + count; i++) {
+        double own_us = ready(replay, rank, program->instrs[i]);
+        if (own_us < 0) return 0;
+        if (own_us > ready_us) ready_us = own_us;
+    }
+    for (int i = at; i < at + count; i++) compute(replay, rank, i, ready_us);
+    for (int i = at; i < at + count; i++) send(replay, rank, program->instrs[i]);
+    for (int i = at; i < at + count; i++) end(replay, rank, program->instrs[i]);
+    return count;
 }
 
 // ---- all of them --------------------------------------------------------------------------------------
@@ -90,9 +119,10 @@ static bool play_until_it_waits(Replay *replay, int rank) {
     const Program *program = &replay->schedule->programs[rank];
     int *at = &replay->players[rank].at, before = *at;
     while (*at < program->count) {
-        Instr in = program->instrs[*at];
-        if (schedule_ops[in.op].kind == COMPUTE && !play(replay, rank, in)) break;
-        ++*at;
+        bool computes = schedule_ops[program->instrs[*at].op].kind == COMPUTE;
+        int count = computes ? play(replay, rank, *at) : 1;
+        if (!count) break;
+        *at += count;
     }
     return *at > before;
 }

@@ -11,7 +11,7 @@ void instr_print(const Schedule *schedule, Instr instr, char text[16]) {
     char microbatch[12] = "", chunk[6] = "";
     if (instr.microbatch >= 0) snprintf(microbatch, sizeof microbatch, "%d", instr.microbatch);
     if (schedule->num_chunks > 1) snprintf(chunk, sizeof chunk, ".%d", instr.chunk);
-    snprintf(text, 16, "%s%.8s%s", schedule_ops[instr.op].text, microbatch, chunk);
+    snprintf(text, 16, "%s%.8s%s%s", schedule_ops[instr.op].text, microbatch, chunk, instr.pairs ? "+" : "");
 }
 
 void schedule_destroy(Schedule *schedule) {

@@ -55,6 +55,10 @@ typedef struct {
     uint8_t op, chunk;
     int16_t peer;       // pipeline rank at the other end of a SEND or RECV, else -1
     int32_t microbatch; // -1 where it has no meaning
+    // A FORWARD that runs together with the BACKWARD right after it, which is of another microbatch or chunk: what one
+    // of them sends to experts on other ranks travels while the other computes. Both inputs are there before either
+    // begins, and what they send is sent after both.
+    bool pairs;
 } Instr;
 
 typedef struct {
@@ -81,7 +85,8 @@ Topology schedule_topology(const Schedule *schedule, Grid grid, int rank);
 // of the model, and where the same rank holds the neighbouring stage and copies locally.
 int schedule_partner(const Schedule *schedule, int rank, int chunk, ScheduleOp op);
 
-// Writes the instruction as text, such as "rf3.1": the chunk only when there are several. At most 16 bytes.
+// Writes the instruction as text, such as "rf3.1": the chunk only when there are several, and "F3+" where it
+// runs together with the next. At most 16 bytes.
 void instr_print(const Schedule *schedule, Instr instr, char text[16]);
 // Writes one line per rank: "0: F0 sf0 F1 ... R". schedule_parse reads such lines and verifies the schedule. Its
 // ranks, chunks and microbatches are those that occur; '#' starts a comment; a list without any send or receive is
@@ -98,5 +103,7 @@ Status schedule_parse(Schedule *schedule, const char *text);
 //     its receive is posted; a compute waits for the receive of its input.
 //   - A rank has schedule_pool buffers of each kind. An instruction that allocates a buffer waits until the message
 //     that was last sent from it has left.
+//   - The two computes of a pair are one after the other in the list, with nothing posted between them: whether a rank
+//     waits before the first or before the second, no other rank can tell.
 // It also walks an evaluation, which runs the forwards alone and frees their buffers at once.
 Status schedule_verify(const Schedule *schedule);

@@ -118,13 +118,19 @@ static Status parse_instr(Parser *parser, Program *program) {
     bool numbered = schedule_ops[op].kind != REDUCE;
     if (numbered && !read_number(&at, SCHEDULE_MAX_MICROBATCHES, &microbatch))
         return bad_word(parser, "a microbatch from 0 to 999999 after the letters");
-    if (!read_chunk(&at, &chunk) || *at)
+    if (!read_chunk(&at, &chunk))
         return bad_word(parser, "nothing more, or a chunk such as .1 (at most .63)");
+    bool pairs = *at == '+';
+    if (pairs) at++;
+    if (*at) return bad_word(parser, "nothing more, a chunk such as .1 (at most .63), or + for a pair");
     saw_chunk(parser, chunk);
     if (microbatch >= parser->num_microbatches) parser->num_microbatches = microbatch + 1;
     parser->has_messages |= schedule_ops[op].kind == SEND || schedule_ops[op].kind == RECV;
-    program_add(program,
-                (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .peer = -1, .microbatch = microbatch});
+    program_add(program, (Instr){.op = (uint8_t)op,
+                                 .chunk = (uint8_t)chunk,
+                                 .peer = -1,
+                                 .microbatch = microbatch,
+                                 .pairs = pairs});
     return OK;
 }
 

@@ -3,6 +3,22 @@
 #pragma once
 #include "layout/schedule.h"
 
+// The layers of a stage whose rows travel to experts on other ranks and back, and the us of one such layer. They are
+// parts of the stage's forward_us and backward_us.
+typedef struct {
+    double
+        before_us; // in a forward: attention and router, and what follows the rows' return; in a backward likewise
+    double rows_us;     // the experts' products
+    double exchange_us; // the rows travel to their experts, and as long back
+    // Of a backward: the weight gradients in before_us and in rows_us, for which no other rank waits.
+    double before_weight_us, rows_weight_us;
+} LayerExchange;
+
+typedef struct {
+    int layers;
+    LayerExchange forward, backward;
+} StageExchange;
+
 // The time that instructions take when they are simulated, or ordered by time.
 typedef struct {
     double forward_us, backward_us; // one microbatch through all chunks of one rank
@@ -21,6 +37,7 @@ typedef struct {
     // [stages], a REDUCE_GRADS: it begins when the program reaches it and the rank's earlier reductions are done, and
     // overlaps the instructions after it. NULL: 0.
     const double *stage_reduce_us;
+    const StageExchange *stage_exchanges; // [stages], what pairs can hide. NULL: nothing
 } ScheduleCosts;
 
 typedef struct {

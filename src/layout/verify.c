@@ -47,7 +47,7 @@ static Status out_of_order(const Check *check, int at, Instr in, ScheduleOp miss
     if (missing == in.op)
         return fail(ERR_DATA, "rank %d instr %d: %s out of order: it comes a second time", check->rank, at,
                     text);
-    in.op = (uint8_t)missing;
+    in.op = (uint8_t)missing, in.pairs = false;
     instr_print(check->schedule, in, first);
     return fail(ERR_DATA, "rank %d instr %d: %s out of order: %s must come first", check->rank, at, text,
                 first);
@@ -63,7 +63,7 @@ static Status check_handed_over(const Check *check, int at, Instr in) {
     if (chunk < 0 || cell >= check->num_cells || check->done[cell] & need) return OK;
     char text[16], first[16];
     instr_print(s, in, text);
-    in.chunk = (uint8_t)chunk;
+    in.chunk = (uint8_t)chunk, in.pairs = false;
     instr_print(s, in, first);
     return fail(ERR_DATA, "rank %d instr %d: %s out of order: %s must come first", check->rank, at, text,
                 first);
@@ -100,6 +100,20 @@ static Status wrong_peer(const Check *check, int at, Instr in, int partner) {
                 check->rank, at, text, in.peer, partner);
 }
 
+static Status check_pair(const Check *check, int at, Instr in) {
+    const Program *program = &check->schedule->programs[check->rank];
+    Instr next = at + 1 < program->count ? program->instrs[at + 1] : in;
+    bool same = next.chunk == in.chunk && next.microbatch == in.microbatch;
+    if (in.op == OP_FORWARD && next.op == OP_BACKWARD && !same) return OK;
+    char text[16];
+    instr_print(check->schedule, in, text);
+    return fail(
+        ERR_DATA,
+        "rank %d instr %d: %s: only a forward runs together with the next instruction, which must be a "
+        "backward of another microbatch or chunk",
+        check->rank, at, text);
+}
+
 static Status check_instr(Check *check, int at, Instr in) {
     const Schedule *s = check->schedule;
     bool reduce = in.op == OP_REDUCE_GRADS,
@@ -108,6 +122,7 @@ static Status check_instr(Check *check, int at, Instr in) {
         return fail(ERR_DATA,
                     "rank %d instr %d: op %d, chunk %d, microbatch %d: no such thing in this schedule",
                     check->rank, at, in.op, in.chunk, in.microbatch);
+    if (in.pairs) TRY(check_pair(check, at, in));
     if (reduce) return check_reduce(check, at, in);
     OpKind kind = schedule_ops[in.op].kind;
     if (kind == COMPUTE) return check_order(check, at, in);

@@ -51,7 +51,7 @@ typedef struct {
 
 typedef struct {
     const Schedule *schedule;
-    StageCosts *costs;
+    Costs costs;
     bool training;
     Simulation *out; // or NULL
     Channel *channels;
@@ -117,7 +117,7 @@ static void close_runner(Runner *runner) {
 
 static void walk_open(Walk *walk, const Schedule *schedule, ScheduleCosts costs, bool training) {
     size_t ranks = (size_t)schedule->num_ranks;
-    *walk = (Walk){.schedule = schedule, .costs = stage_costs(schedule, costs), .training = training};
+    *walk = (Walk){.schedule = schedule, .costs = costs_open(schedule, costs), .training = training};
     open_channels(walk);
     walk->runners = layout_alloc(ranks, sizeof *walk->runners);
     walk->awake = layout_alloc(ranks, sizeof *walk->awake);
@@ -136,7 +136,7 @@ static void walk_close(Walk *walk) {
     free(walk->runners);
     free(walk->leaving);
     free(walk->channels);
-    free(walk->costs);
+    costs_close(&walk->costs);
 }
 
 // ---- messages -----------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ static void change_buffers(const Walk *walk, int rank, int microbatch, const Buf
 static Span run_reduce(const Walk *walk, int rank, int stage) {
     Clock *clock = &walk->runners[rank].clock;
     if (walk->out && walk->out->gradients_us) walk->out->gradients_us[stage] = clock->now_us;
-    double start_us = clock_reduce(clock, walk->costs[stage].reduce_us);
+    double start_us = clock_reduce(clock, walk->costs.stages[stage].reduce_us);
     return (Span){start_us, clock->reduced_us};
 }
 
@@ -272,15 +272,31 @@ static Span run_timed(const Walk *walk, int rank, Instr in, double ready_us) {
     Clock *clock = &walk->runners[rank].clock;
     ScheduleOpInfo info = schedule_ops[in.op];
     int stage = schedule_stage(walk->schedule, rank, in.chunk);
-    const StageCosts *costs = &walk->costs[stage];
+    const StageCosts *costs = &walk->costs.stages[stage];
     if (info.kind == COMPUTE) {
         Edge from = in.op == OP_BACKWARD_WEIGHT ? (Edge){0} : costs->edges[!info.direction];
-        double start_us = clock_compute(clock, ready_us, from, costs->compute_us[in.op]);
+        double us = costs_compute_us(&walk->costs, walk->schedule, rank, &walk->schedule->programs[rank],
+                                     walk->runners[rank].at);
+        double start_us = clock_compute(clock, ready_us, from, us);
         return (Span){start_us, clock->now_us};
     }
     clock->now_us = ready_us;
     if (info.kind == REDUCE) return run_reduce(walk, rank, stage);
     return (Span){ready_us, info.kind == SEND ? clock_send(clock, costs->edges[info.direction]) : ready_us};
+}
+
+static bool can_begin(const Walk *walk, int rank, Instr in, const BufferChanges *changes, double *ready_us) {
+    return input_arrived(walk, rank, in, ready_us) && buffers_left(&walk->runners[rank], changes, ready_us);
+}
+
+// Returns whether the backward that runs together with the instruction, if there is one, can begin, too.
+static bool other_can_begin(const Walk *walk, int rank, double *ready_us) {
+    const Program *program = &walk->schedule->programs[rank];
+    int at = walk->runners[rank].at;
+    if (!walk->training || !program->instrs[at].pairs) return true;
+    Instr other = program->instrs[at + 1];
+    BufferChanges changes = schedule_buffer_changes(walk->schedule, rank, other, true);
+    return can_begin(walk, rank, other, &changes, ready_us);
 }
 
 static Status step(Walk *walk, int rank, Instr in) {
@@ -290,7 +306,7 @@ static Status step(Walk *walk, int rank, Instr in) {
     BufferChanges changes = schedule_buffer_changes(walk->schedule, rank, in, walk->training);
     double ready_us = self->clock.now_us;
     Sent sent = {0};
-    if (!input_arrived(walk, rank, in, &ready_us) || !buffers_left(self, &changes, &ready_us)) return OK;
+    if (!can_begin(walk, rank, in, &changes, &ready_us) || !other_can_begin(walk, rank, &ready_us)) return OK;
     change_buffers(walk, rank, in.microbatch, &changes, true, sent);
     Span span = run_timed(walk, rank, in, ready_us);
     if (kind == SEND || kind == RECV) TRY(run_message(walk, rank, in, span.end_us, &sent));

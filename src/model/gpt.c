@@ -26,6 +26,14 @@ typedef struct {
     bool first, last; // of the whole model
 } Chunk;
 
+// The weight half of a layer's first sublayer that a backward has put off, and what is needed for it.
+typedef struct {
+    int number; // of the layer
+    LayerStash *stash;
+    const Microbatch *mb;
+    bool final;
+} PutOff;
+
 struct Gpt {
     ModelShape shape;
     Context *context;
@@ -38,12 +46,16 @@ struct Gpt {
     int num_chunks;
     Tensor rotary_table, local_rotary_table; // of layers with a window: absent where it is that of all layers
     Tensor logits;
+    PutOff put_off;
     void *records;                   // of the sublayers of all layers
     size_t records_bytes;            // of one layer
     size_t record_at[NUM_SUBLAYERS]; // where a sublayer's begins
     size_t stash_bytes;              // of one layer
     size_t stash_at[NUM_SUBLAYERS];  // where the stash of a sublayer begins
 };
+
+// In a pair: a forward, a backward and a forward that is computed again send rows and get them back.
+enum { TURNS_OF_LAYER = 6 };
 
 static int most_layers(const Gpt *gpt) {
     int most = 0;
@@ -333,18 +345,40 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 
 // ---- one chunk, backward ------------------------------------------------------------------------------
 
-static void weight_half(Gpt *gpt, int number, LayerStash *stash, const Microbatch *mb) {
-    for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) {
-        SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
-        args.halves = WEIGHT_HALF;
-        args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
-        if (gpt->layers[number].kinds[i]->has_weights) gpt->layers[number].kinds[i]->backward(&args);
-    }
+static void weight_half_of(Gpt *gpt, int number, LayerStash *stash, int i, const Microbatch *mb) {
+    SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
+    args.halves = WEIGHT_HALF;
+    args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
+    if (gpt->layers[number].kinds[i]->has_weights) gpt->layers[number].kinds[i]->backward(&args);
 }
 
-// One layer's backward, dy -> dx, which may be dy.
+static void weight_half(Gpt *gpt, int number, LayerStash *stash, const Microbatch *mb) {
+    for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) weight_half_of(gpt, number, stash, i, mb);
+}
+
+// In a pair the weights of attention wait until the layer before has sent its rows. What recomputation has made does
+// not stay that long.
+static bool puts_off(const Gpt *gpt, const Chunk *chunk, int i, Halves halves) {
+    int first, end;
+    return gpt->context->turn.run && halves == BOTH_HALVES && !recomputed(gpt, chunk, i, &first, &end);
+}
+
+static void do_put_off(void *self) {
+    Gpt *gpt = self;
+    PutOff it = gpt->put_off;
+    weight_half_of(gpt, it.number, it.stash, 0, it.mb);
+    unit_finish(gpt->context, gpt->layers[it.number].unit, it.final);
+}
+
+static void put_off(Gpt *gpt, PutOff work) {
+    context_catch_up(gpt->context);
+    gpt->put_off = work;
+    context_put_off(gpt->context, (ContextCall){do_put_off, gpt});
+}
+
+// One layer's backward, dy -> dx, which may be dy; of the first sublayer the halves `first`.
 static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, Tensor dx, Halves halves,
-                           const Microbatch *mb) {
+                           Halves first, const Microbatch *mb) {
     Context *c = gpt->context;
     if (halves == WEIGHT_HALF) {
         weight_half(gpt, number, stash, mb);
@@ -357,7 +391,7 @@ static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, T
     for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) {
         SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
         bool last = i + 1 == LAYER_SUBLAYERS;
-        args.halves = halves;
+        args.halves = i ? halves : first;
         args.dresidual = last ? dy : between, args.dx = i ? between : dx;
         args.dy = gpt->shape.parallel_block ? dy : args.dresidual;
         args.dlast = last || model_has_post_norm(&gpt->shape) ? dlast : stash->inputs[i + 1];
@@ -412,13 +446,19 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
         bool leaves = i == 0 && !chunk->first;
+        LayerStash *stash = layer_stash(gpt, slot, i);
+        bool later = puts_off(gpt, chunk, i, halves);
         // The weight half reads no weights.
         if (halves & INPUT_HALF) unit_acquire(c, unit, unit_before(gpt, chunk, first, i));
         if (halves & INPUT_HALF) unit_begin(c, unit);
-        backward_layer(gpt, number, layer_stash(gpt, slot, i), slot->output_gradient,
-                       leaves ? slot->input_gradient : slot->output_gradient, halves, mb);
+        backward_layer(gpt, number, stash, slot->output_gradient,
+                       leaves ? slot->input_gradient : slot->output_gradient, halves,
+                       later ? INPUT_HALF : halves, mb);
         if (halves & INPUT_HALF) unit_release(c, unit);
-        if (halves & WEIGHT_HALF) unit_finish(c, unit, final);
+        if (later)
+            put_off(gpt, (PutOff){number, stash, mb, final});
+        else if (halves & WEIGHT_HALF)
+            unit_finish(c, unit, final);
     }
     arena_release(c->scratch, mark);
 }
@@ -435,6 +475,7 @@ static void backward(void *self, int chunk_index, Slot *slot, const Microbatch *
         recomputed(gpt, chunk, end - 1, &first, &group_end);
         backward_group(gpt, chunk_index, first, end, slot, halves, mb, final);
     }
+    context_catch_up(c);
     if (halves & INPUT_HALF && chunk->first) unit_begin(c, gpt->embedding_unit);
     if (halves & INPUT_HALF && chunk->first)
         embedding_gradient(c, &gpt->embedding, slot->output_gradient, mb);
@@ -452,6 +493,7 @@ Stage gpt_stage(Gpt *gpt) {
                    .hidden = gpt->shape.hidden,
                    .dtype = gpt->context->mode.dtype,
                    .slot_layers_bytes = (size_t)most_layers(gpt) * gpt->stash_bytes,
+                   .most_turns = TURNS_OF_LAYER * most_layers(gpt),
                    .forward = forward,
                    .backward = backward};
 }

@@ -6,6 +6,22 @@ Comm *context_group(const Context *c, Role role) { return c->groups.by_role[role
 int context_ranks(const Context *c, Role role) { return topology_size(&c->groups.topology, role); }
 int context_rank(const Context *c, Role role) { return topology_rank(&c->groups.topology, role); }
 
+void context_catch_up(Context *c) {
+    ContextCall work = c->put_off;
+    c->put_off = (ContextCall){0};
+    if (work.run) work.run(work.self);
+}
+
+void context_put_off(Context *c, ContextCall work) {
+    context_catch_up(c);
+    c->put_off = work;
+}
+
+void context_meanwhile(Context *c) {
+    context_catch_up(c);
+    if (c->turn.run) c->turn.run(c->turn.self);
+}
+
 void unit_acquire(const Context *c, int unit, int next) {
     if (c->watch.acquire) c->watch.acquire(c->watch.self, unit, next);
 }

@@ -136,6 +136,13 @@ static Tensor take_slots(const Context *c, const Dispatch *d, const char *name, 
     return tensor_take(c->scratch, name, dispatch_rows(d), like.cols, like.dtype);
 }
 
+// How often ranks call context_meanwhile must not depend on their tokens: all ranks of a stage take the same turns.
+static void exchange(Context *c, int round, Tensor out, Tensor in) {
+    CommRequest *request = comm_all_to_all_start(context_group(c, ROLE_EXPERT), c->stream, out, in);
+    if (!round) context_meanwhile(c);
+    comm_wait(context_group(c, ROLE_EXPERT), c->stream, &request);
+}
+
 void dispatch_send(Context *c, const Dispatch *d, const DispatchPlan *plan, int round, Tensor sorted,
                    Tensor rows) {
     ArenaMark mark = arena_mark(c->scratch);
@@ -146,7 +153,7 @@ void dispatch_send(Context *c, const Dispatch *d, const DispatchPlan *plan, int 
         copy_rows(c, out, to * d->slot, sorted, begin, count);
         fill_slot(c, d, out, to, count);
     }
-    comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, out, in);
+    exchange(c, round, out, in);
     if (!d->apart) sort_rows(c, d, plan, round, in, rows, false);
     arena_release(c->scratch, mark);
 }
@@ -159,7 +166,7 @@ void dispatch_return(Context *c, const Dispatch *d, const DispatchPlan *plan, in
     if (!d->apart) sort_rows(c, d, plan, round, out, rows, true);
     for (int from = 0; from < d->ranks; from++)
         fill_slot(c, d, out, from, in_round(d, round, 0, sum_of(plan->come + from * d->here, d->here)).count);
-    comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, out, in);
+    exchange(c, round, out, in);
     for (int to = 0; to < d->ranks; to++) {
         int64_t begin, count = sent_to(d, plan, round, to, &begin).count;
         copy_rows(c, sorted, begin, in, to * d->slot, count);

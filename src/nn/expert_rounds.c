@@ -95,6 +95,20 @@ static void backward_here(Context *c, const ExpertWeights *w, const ExpertsKept 
     if (halves & WEIGHT_HALF) expert_weight_gradient(c, w, &at, sorted, k->inner, k->core, k->out);
 }
 
+typedef struct {
+    Context *context;
+    const ExpertWeights *weights;
+    const ExpertRows *at;
+    const Round *round;
+    Tensor dy;
+} WeightGradient;
+
+static void make_weight_gradient(void *self) {
+    const WeightGradient *g = self;
+    expert_weight_gradient(g->context, g->weights, g->at, g->round->rows, g->round->inner, g->round->core,
+                           g->dy);
+}
+
 // A weight half alone finds the gradient of `inner` of round 0 where the input half has left it.
 void experts_backward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
                       Halves halves, Tensor sorted, Tensor drows) {
@@ -114,10 +128,12 @@ void experts_backward(Context *c, const ExpertWeights *w, const Dispatch *d, con
         if (round) start_round(c, w, d, k, round, sorted, &at, r);
         dispatch_send(c, d, &k->plan, round, k->out, dy);
         if (round || halves & INPUT_HALF) expert_outer_gradient(c, w, &at, dy, r->inner);
-        if (halves & WEIGHT_HALF) expert_weight_gradient(c, w, &at, r->rows, r->inner, r->core, dy);
-        if (!(halves & INPUT_HALF)) continue;
-        expert_inner_gradient(c, w, &at, r->inner, dx);
-        dispatch_return(c, d, &k->plan, round, dx, drows);
+        WeightGradient gradient = {c, w, &at, r, dy};
+        if (halves & INPUT_HALF) expert_inner_gradient(c, w, &at, r->inner, dx);
+        // The rows of the input's gradient travel meanwhile.
+        if (halves & WEIGHT_HALF) context_put_off(c, (ContextCall){make_weight_gradient, &gradient});
+        if (round || !(halves & INPUT_HALF)) context_catch_up(c);
+        if (halves & INPUT_HALF) dispatch_return(c, d, &k->plan, round, dx, drows);
     }
     arena_release(c->scratch, mark);
 }

@@ -34,6 +34,12 @@ typedef struct {
     void *self;
 } SharedWatch;
 
+// A function with its argument; none where `run` is NULL.
+typedef struct {
+    void (*run)(void *self);
+    void *self;
+} ContextCall;
+
 typedef struct {
     Device *device;
     Stream *stream;
@@ -49,12 +55,21 @@ typedef struct {
     bool again;                // the forward under way is one that was computed before
     UnitWatch watch;
     SharedWatch shared;
+    // In a pair of the schedule (Instr.pairs): lets the other half of it go on, and returns when that waits.
+    ContextCall turn;
+    ContextCall put_off; // work of this microbatch for which nobody waits, done while rows travel
 } Context;
 
 // The group of the ranks that share a role with this one, how many they are, and this rank's number among them.
 Comm *context_group(const Context *context, Role role);
 int context_ranks(const Context *context, Role role);
 int context_rank(const Context *context, Role role);
+// Puts work off until rows travel, at the latest until context_catch_up. It does earlier work first.
+void context_put_off(Context *context, ContextCall work);
+void context_catch_up(Context *context);
+// Called while rows travel to experts on other ranks, or back, before this rank waits for them. It catches up, and lets
+// the other half of a pair go on.
+void context_meanwhile(Context *context);
 // Call what watches units, where there is a callback.
 void unit_acquire(const Context *context, int unit, int next);
 void unit_release(const Context *context, int unit);
@@ -155,6 +170,7 @@ typedef struct {
     int64_t rows, hidden; // of a message; with sequence parallelism `rows` are this rank's share
     DType dtype;
     size_t slot_layers_bytes; // size of Slot.layers
+    int most_turns;           // that a forward and a backward give each other at most (Context.turn)
     void (*forward)(void *self, int chunk, Slot *slot, const Microbatch *microbatch);
     // Runs INPUT_HALF, and WEIGHT_HALF later, or BOTH_HALVES. The weight half reads only the input and the stash.
     // `final`: the chunk's gradients are complete after this call.

@@ -218,8 +218,9 @@ typedef struct {
     Stage stage;
     Arena *arena; // the arena of the run, from which inputs and messages are allocated
     // The sizes of the two arenas of a microbatch: its stash, and the recomputed activations that its weight half
-    // needs. With `measuring` both sizes are still unknown: the arenas only count, on a null device.
-    size_t stash_bytes, recomputed_bytes;
+    // needs; and that of the scratch memory of the forward in a pair. With `measuring` these sizes are still unknown:
+    // the arenas only count, on a null device.
+    size_t stash_bytes, recomputed_bytes, beside_bytes;
     bool measuring;
     bool scatter_gather; // ignored where t does not divide the rows, or sequence parallelism has cut them
 } PipelineSpec;
@@ -233,6 +234,8 @@ Status pipeline_use(Pipeline *pipeline, const Schedule *schedule);
 // The number of arenas in the pool BUFFER_STASH or BUFFER_RECOMPUTED, and the most bytes that one of them has needed.
 int pipeline_pool_count(const Pipeline *pipeline, BufferKind kind);
 size_t pipeline_pool_peak(const Pipeline *pipeline, BufferKind kind);
+// The scratch memory of the forward in a pair; NULL: the schedule has no pairs here.
+const Arena *pipeline_beside(const Pipeline *pipeline);
 // The arena of such a pool that has most in use at the moment, for printing; NULL where the pool is empty.
 const Arena *pipeline_pool_fullest(const Pipeline *pipeline, BufferKind kind);
 // Runs one training step over all microbatches: forwards, backwards, and the start of reductions.   Collective over the

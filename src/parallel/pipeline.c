@@ -1,61 +1,6 @@
 // Runs the program of a pipeline schedule: posts messages, computes stages, and moves buffers between pools.
 #include "base/trace.h"
-#include "parallel/parallel.h"
-#include <stdlib.h>
-#include <string.h>
-
-// The memory of one message, and the request that is filling or sending it.
-typedef struct {
-    Tensor message; // [rows, hidden]; absent in the pools of arenas
-    CommRequest *pending;
-} Buffer;
-
-// Buffers of one kind. The current schedule uses `size` of the `capacity` buffers. `free` is a ring of the indices of
-// free buffers; the one that has been free longest comes first.
-typedef struct {
-    Buffer *buffers;
-    int *free, capacity, size, first_free, num_free;
-} Pool;
-
-// One microbatch of one chunk: the index of the buffer that it holds in each pool, -1 for none.
-typedef struct {
-    int buffer[NUM_BUFFER_KINDS];
-} Item;
-
-// When the device began an instruction and ended it.
-typedef struct {
-    Instr in;
-    DeviceMark start, end;
-    double waited_s; // of the host for other ranks, in between
-} Span;
-
-// The times of the last run that are not yet added up. The host is ahead of the device and would wait for it where it
-// reads a mark, so it reads them when the next run begins, in pipeline_times, before the list is replaced, and at once
-// for a trace.
-typedef struct {
-    bool training, traced;
-    double start_s, end_s; // the host's part
-    Span *spans;           // [capacity], of the timed instructions
-    int num_spans, capacity;
-} LastRun;
-
-struct Pipeline {
-    Context *context;
-    Stage stage;
-    const Schedule *schedule;
-    const Program *program;
-    Pool pools[NUM_BUFFER_KINDS];
-    Slot *slots;       // [capacity of the pool of stashes]: each with its arena
-    Arena *recomputed; // [capacity of the pool of recomputed activations]
-    Item *items;       // [chunks * microbatches]
-    size_t num_items;
-    int *last_weight; // [chunks]: where the program completes the chunk's gradients
-    // The rows of a message that this rank sends and receives. Where these are not all rows, the receivers gather them.
-    int64_t first_row, num_rows;
-    double total_s, wait_s;
-    ChunkTimes *chunk_times;
-    LastRun last;
-};
+#include "parallel/pipeline_state.h"
 
 // ---- times -----------------------------------------------------------------------------------------------
 
@@ -67,7 +12,7 @@ static void add_time(Pipeline *p, Instr in, double worked_s, double own_s) {
     if (in.op == OP_BACKWARD_WEIGHT) times->weight_s += worked_s;
 }
 
-static void read_span(Pipeline *p, Span *span) {
+static void read_span(Pipeline *p, TimedInstr *span) {
     device_mark_read(p->context->device, &span->start);
     device_mark_read(p->context->device, &span->end);
     double own_s = span->end.wall_s - span->start.wall_s - span->waited_s;
@@ -82,8 +27,7 @@ static void read_span(Pipeline *p, Span *span) {
                            .row = TRACE_PIPELINE});
 }
 
-// Adds up the last run, which ends where host and device have both ended it. Does nothing the second time.
-static void read_last_run(Pipeline *p) {
+void pipeline_read_last_run(Pipeline *p) {
     LastRun *last = &p->last;
     double end_s = last->end_s;
     for (int i = 0; i < last->num_spans; i++) {
@@ -96,171 +40,26 @@ static void read_last_run(Pipeline *p) {
 }
 
 PipelineTimes pipeline_times(Pipeline *p) {
-    read_last_run(p);
+    pipeline_read_last_run(p);
     return (PipelineTimes){p->total_s, p->wait_s, p->chunk_times};
 }
 
-// ---- opening and closing ---------------------------------------------------------------------------------
-
-static bool has_arenas(BufferKind kind) { return kind == BUFFER_STASH || kind == BUFFER_RECOMPUTED; }
-
-static Status open_pool(Pipeline *p, BufferKind kind, const PipelineSpec *spec) {
-    Pool *pool = &p->pools[kind];
-    int size = schedule_pool(spec->schedule, context_rank(p->context, ROLE_PIPELINE), kind);
-    pool->capacity = size > spec->capacity[kind] ? size : spec->capacity[kind];
-    pool->buffers = calloc((size_t)pool->capacity + 1, sizeof *pool->buffers);
-    pool->free = calloc((size_t)pool->capacity + 1, sizeof *pool->free);
-    if (!pool->buffers || !pool->free)
-        return fail(ERR_OS, "no memory for %d buffers for %s", pool->capacity, buffer_names[kind]);
-    for (int i = 0; i < pool->capacity && !has_arenas(kind); i++)
-        pool->buffers[i].message =
-            tensor_take(spec->arena, buffer_names[kind], p->stage.rows, p->stage.hidden, p->stage.dtype);
-    return OK;
+static void begin_span(Pipeline *p, Instr in) {
+    CHECK(p->last.num_spans < p->last.capacity, "more than %d spans", p->last.capacity);
+    p->last.spans[p->last.num_spans++] =
+        (TimedInstr){.in = in,
+                     .start = device_mark(p->context->device, p->context->stream),
+                     .waited_s = rank_current()->waited_s};
 }
 
-static Status open_arena(Pipeline *p, Arena *arena, const char *name, size_t bytes, bool measuring) {
-    if (!measuring) return arena_open(arena, name, device_memory(p->context->device), bytes);
-    arena_open_measuring(arena, name);
-    return OK;
+static void end_span(Pipeline *p) {
+    TimedInstr *span = &p->last.spans[p->last.num_spans - 1];
+    span->end = device_mark(p->context->device, p->context->stream);
+    span->waited_s = rank_current()->waited_s - span->waited_s;
 }
 
-static Status open_arenas(Pipeline *p, const PipelineSpec *spec) {
-    for (int i = 0; i < p->pools[BUFFER_STASH].capacity; i++) {
-        Slot *slot = &p->slots[i];
-        TRY(open_arena(p, &slot->stash, "stash", spec->stash_bytes, spec->measuring));
-        slot->layers = calloc(1, p->stage.slot_layers_bytes + 1);
-        if (!slot->layers) return fail(ERR_OS, "no memory for a slot's record of its layers");
-    }
-    for (int i = 0; i < p->pools[BUFFER_RECOMPUTED].capacity; i++)
-        TRY(open_arena(p, &p->recomputed[i], "recomputed", spec->recomputed_bytes, spec->measuring));
-    return OK;
-}
-
-static size_t num_items(const Schedule *s) { return (size_t)s->num_chunks * (size_t)s->num_microbatches; }
-
-static Status take_lists(Pipeline *p) {
-    size_t chunks = (size_t)p->schedule->num_chunks;
-    p->num_items = num_items(p->schedule);
-    p->slots = calloc((size_t)p->pools[BUFFER_STASH].capacity, sizeof *p->slots);
-    p->recomputed = calloc((size_t)p->pools[BUFFER_RECOMPUTED].capacity + 1, sizeof *p->recomputed);
-    p->items = calloc(p->num_items, sizeof *p->items);
-    p->last_weight = calloc(chunks, sizeof *p->last_weight);
-    p->chunk_times = calloc(chunks, sizeof *p->chunk_times);
-    if (p->slots && p->recomputed && p->items && p->last_weight && p->chunk_times) return OK;
-    return fail(ERR_OS, "no memory for %zu microbatches in flight", p->num_items);
-}
-
-static void choose_rows(Pipeline *p, bool scatter_gather) {
-    const Context *c = p->context;
-    int64_t tp = scatter_gather && !c->mode.sequence_parallel ? context_ranks(c, ROLE_TENSOR) : 1;
-    if (p->stage.rows % tp) tp = 1;
-    p->num_rows = p->stage.rows / tp;
-    p->first_row = tp > 1 ? context_rank(c, ROLE_TENSOR) * p->num_rows : 0;
-}
-
-Status pipeline_create(Pipeline **out, Context *context, const PipelineSpec *spec) {
-    Pipeline *p = *out = calloc(1, sizeof *p);
-    if (!p) return fail(ERR_OS, "no memory for the pipeline");
-    *p = (Pipeline){.context = context, .stage = spec->stage, .schedule = spec->schedule};
-    choose_rows(p, spec->scatter_gather);
-    for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) TRY(open_pool(p, kind, spec));
-    TRY(take_lists(p));
-    TRY(open_arenas(p, spec));
-    return pipeline_use(p, spec->schedule);
-}
-
-void pipeline_destroy(Pipeline *p) {
-    if (!p) return;
-    read_last_run(p); // every mark is read once (device.h)
-    for (int i = 0; p->slots && i < p->pools[BUFFER_STASH].capacity; i++) {
-        arena_close(&p->slots[i].stash);
-        free(p->slots[i].layers);
-    }
-    for (int i = 0; p->recomputed && i < p->pools[BUFFER_RECOMPUTED].capacity; i++)
-        arena_close(&p->recomputed[i]);
-    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
-        free(p->pools[kind].free);
-        free(p->pools[kind].buffers);
-    }
-    free(p->last.spans);
-    free(p->chunk_times);
-    free(p->last_weight);
-    free(p->items);
-    free(p->recomputed);
-    free(p->slots);
-    free(p);
-}
-
-// The messages between neighbouring stages, in the order of the model: every rank opens them in this order.
-Status pipeline_connect(Pipeline *p) {
-    const Schedule *s = p->schedule;
-    Comm *comm = context_group(p->context, ROLE_PIPELINE);
-    int edges = s->num_ranks * s->num_chunks - 1;
-    CommChannel *channels = calloc((size_t)edges * 2 + 1, sizeof *channels);
-    CHECK(channels, "no memory for %d channels", 2 * edges);
-    for (int i = 0; i < edges; i++) {
-        int before = schedule_stage_rank(s, i), after = schedule_stage_rank(s, i + 1);
-        channels[2 * i] = (CommChannel){before, after, FORWARDS};
-        channels[2 * i + 1] = (CommChannel){after, before, BACKWARDS};
-    }
-    Status status = comm_open_channels(comm, channels, 2 * edges);
-    free(channels);
-    return status;
-}
-
-static Status take_spans(Pipeline *p, int instrs) {
-    LastRun *last = &p->last;
-    if (instrs <= last->capacity) return OK;
-    read_last_run(p);
-    free(last->spans);
-    last->spans = calloc((size_t)instrs, sizeof *last->spans);
-    last->capacity = last->spans ? instrs : 0;
-    return last->spans ? OK : fail(ERR_OS, "no memory for the times of %d instructions", instrs);
-}
-
-// The pools get the sizes that the walk of this very schedule had, not those of the largest schedule.
-Status pipeline_use(Pipeline *p, const Schedule *schedule) {
-    const Schedule *s = p->schedule;
-    size_t places = (size_t)s->num_ranks * (size_t)s->num_chunks;
-    if (schedule->num_ranks != s->num_ranks || schedule->num_chunks != s->num_chunks ||
-        memcmp(schedule->stage, s->stage, places * sizeof *s->stage) || num_items(schedule) > p->num_items)
-        return fail(ERR_CONFIG,
-                    "a schedule of %d ranks, %d chunks and %d microbatches does not fit this pipeline",
-                    schedule->num_ranks, schedule->num_chunks, schedule->num_microbatches);
-    int rank = context_rank(p->context, ROLE_PIPELINE), sizes[NUM_BUFFER_KINDS];
-    for (BufferKind kind = 0; kind < NUM_BUFFER_KINDS; kind++) {
-        sizes[kind] = schedule_pool(schedule, rank, kind);
-        if (sizes[kind] > p->pools[kind].capacity)
-            return fail(ERR_CONFIG, "the schedule of %d microbatches needs %d buffers for %s, there are %d",
-                        schedule->num_microbatches, sizes[kind], buffer_names[kind], p->pools[kind].capacity);
-    }
-    TRY(take_spans(p, schedule->programs[rank].count));
-    for (int kind = 0; kind < NUM_BUFFER_KINDS; kind++) p->pools[kind].size = sizes[kind];
-    p->schedule = schedule;
-    p->program = &schedule->programs[rank];
-    for (int i = 0; i < p->program->count; i++)
-        if (schedule_ops[p->program->instrs[i].op].stash < 0) p->last_weight[p->program->instrs[i].chunk] = i;
-    return OK;
-}
-
-int pipeline_pool_count(const Pipeline *p, BufferKind kind) { return p->pools[kind].capacity; }
-
-static const Arena *arena_of(const Pipeline *p, BufferKind kind, int i) {
-    return kind == BUFFER_STASH ? &p->slots[i].stash : &p->recomputed[i];
-}
-
-size_t pipeline_pool_peak(const Pipeline *p, BufferKind kind) {
-    size_t peak = 0;
-    for (int i = 0; i < p->pools[kind].capacity; i++)
-        if (arena_of(p, kind, i)->peak > peak) peak = arena_of(p, kind, i)->peak;
-    return peak;
-}
-
-const Arena *pipeline_pool_fullest(const Pipeline *p, BufferKind kind) {
-    const Arena *fullest = NULL;
-    for (int i = 0; i < p->pools[kind].capacity; i++)
-        if (!fullest || arena_of(p, kind, i)->used > fullest->used) fullest = arena_of(p, kind, i);
-    return fullest;
+static bool is_timed(const Pipeline *p, Instr in) {
+    return p->last.traced || (p->last.training && schedule_ops[in.op].kind == COMPUTE);
 }
 
 // ---- pools -----------------------------------------------------------------------------------------------
@@ -322,7 +121,7 @@ static void free_all(Pipeline *p) {
         pool->first_free = 0;
         pool->num_free = pool->size;
         for (int i = 0; i < pool->size; i++) pool->free[i] = i;
-        for (size_t i = 0; i < num_items(p->schedule); i++) p->items[i].buffer[kind] = -1;
+        for (size_t i = 0; i < pipeline_items(p->schedule); i++) p->items[i].buffer[kind] = -1;
     }
 }
 
@@ -426,24 +225,83 @@ static void act(Pipeline *p, Instr in, const Run *run) {
     CHECK(false, "instruction %d is unknown", in.op);
 }
 
-static bool is_timed(const Pipeline *p, Instr in) {
-    return p->last.traced || (p->last.training && schedule_ops[in.op].kind == COMPUTE);
-}
-
 // The time of an instruction begins when its buffers and messages are there.
 static void execute(Pipeline *p, Instr in, const Run *run) {
     BufferChanges changes =
         schedule_buffer_changes(p->schedule, context_rank(p->context, ROLE_PIPELINE), in, run->reducer);
     change_buffers(p, &changes, in.microbatch, true);
     complete_input(p, in);
-    Span *span = is_timed(p, in) ? &p->last.spans[p->last.num_spans++] : NULL;
-    if (span) *span = (Span){in, .start = device_mark(p->context->device, p->context->stream)};
-    double waited_s = rank_current()->waited_s;
+    bool timed = is_timed(p, in);
+    if (timed) begin_span(p, in);
     act(p, in, run);
-    if (span) span->end = device_mark(p->context->device, p->context->stream);
-    if (span) span->waited_s = rank_current()->waited_s - waited_s;
+    if (timed) end_span(p);
     change_buffers(p, &changes, in.microbatch, false);
 }
+
+// ---- pairs ----------------------------------------------------------------------------------------------
+
+// A forward and the backward right after it. They take turns while rows travel; each has a Context of its own, which
+// the pipeline's is while it runs.
+typedef struct {
+    Pipeline *pipeline;
+    const Run *run; // at the backward
+    Instr instrs[2];
+} Pair;
+
+static void give_turn(void *self) {
+    Pipeline *p = self;
+    Context mine = *p->context;
+    Instr in = p->running;
+    bool timed = is_timed(p, in);
+    if (timed) end_span(p);
+    turns_give(p->turns);
+    if (timed) begin_span(p, in);
+    *p->context = mine;
+    p->running = in;
+}
+
+static void run_half(const Pair *pair, Instr in) {
+    Pipeline *p = pair->pipeline;
+    bool timed = is_timed(p, in);
+    p->running = in;
+    if (timed) begin_span(p, in);
+    act(p, in, pair->run);
+    if (timed) end_span(p);
+}
+
+static void run_backward(void *self) {
+    const Pair *pair = self;
+    run_half(pair, pair->instrs[1]);
+}
+
+// It begins in the middle of the backward, when that first waits.
+static void run_forward(void *self) {
+    const Pair *pair = self;
+    Context *c = pair->pipeline->context;
+    c->scratch = &pair->pipeline->beside;
+    c->put_off = (ContextCall){0};
+    c->again = false;
+    run_half(pair, pair->instrs[0]);
+}
+
+static void execute_pair(Pipeline *p, const Instr *instrs, Run *run) {
+    int rank = context_rank(p->context, ROLE_PIPELINE);
+    Pair pair = {p, run, {instrs[0], instrs[1]}};
+    BufferChanges changes[2];
+    for (int i = 0; i < 2; i++) {
+        changes[i] = schedule_buffer_changes(p->schedule, rank, instrs[i], true);
+        change_buffers(p, &changes[i], instrs[i].microbatch, true);
+    }
+    for (int i = 0; i < 2; i++) complete_input(p, instrs[i]);
+    Context before = *p->context;
+    p->context->turn = (ContextCall){give_turn, p};
+    run->at++;
+    turns_run(p->turns, run_backward, run_forward, &pair);
+    *p->context = before;
+    for (int i = 0; i < 2; i++) change_buffers(p, &changes[i], instrs[i].microbatch, false);
+}
+
+// ---- programs -------------------------------------------------------------------------------------------
 
 // An evaluation leaves out the backward half of the program.
 static bool is_run(Instr in, const Run *run) {
@@ -453,7 +311,7 @@ static bool is_run(Instr in, const Run *run) {
 static bool is_measured(const Run *run) { return run->reducer && !run->reducer->paused; }
 
 static void run_program(Pipeline *p, Run run) {
-    read_last_run(p);
+    pipeline_read_last_run(p);
     free_all(p);
     p->last.training = is_measured(&run);
     p->last.traced = trace_on() && (!run.reducer || is_measured(&run));
@@ -462,16 +320,22 @@ static void run_program(Pipeline *p, Run run) {
     for (; run.at < p->program->count; run.at++) {
         Instr in = p->program->instrs[run.at];
         if (!is_run(in, &run)) continue;
-        char text[16];
+        char text[16], other[16] = "";
+        bool pairs = in.pairs && run.reducer;
         instr_print(p->schedule, in, text);
-        rank_doing("%s", text);
-        execute(p, in, &run);
+        if (pairs) instr_print(p->schedule, p->program->instrs[run.at + 1], other);
+        rank_doing("%s%s", text, other);
+        if (pairs)
+            execute_pair(p, &p->program->instrs[run.at], &run);
+        else
+            execute(p, in, &run);
         comm_poll(context_group(p->context, ROLE_PIPELINE));
     }
     wait_for_sends(p);
     p->last.end_s = clock_s();
     if (!is_measured(&run)) p->wait_s = waited_s;
-    if (p->last.traced) read_last_run(p); // a trace holds a rank's events in the order of their times
+    if (p->last.traced)
+        pipeline_read_last_run(p); // a trace holds a rank's events in the order of their times
 }
 
 void pipeline_train(Pipeline *p, const Microbatch *microbatches, GradReducer *reducer) {

@@ -69,8 +69,8 @@ static void print_memory(const EngineMemory *memory) {
     printf("memory of rank 0 (MiB): parameters, gradients, moments, batches %.1f, %d stash%s of %.1f, %d of "
            "%.1f recomputed ahead of weight gradients, scratch %.1f, workspace %.1f, total %.1f\n",
            mib(memory->run), memory->num_stashes, memory->num_stashes == 1 ? "" : "es", mib(memory->stash),
-           memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch), mib(memory->workspace),
-           mib(memory->total));
+           memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch + memory->beside),
+           mib(memory->workspace), mib(memory->total));
 }
 
 // Prints the cores of rank 0. Open MPI binds each rank to one core by default.

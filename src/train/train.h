@@ -67,6 +67,7 @@ typedef struct {
     int num_recomputed;          // the most of these
     int pools[NUM_BUFFER_KINDS]; // buffers that smaller batches of the run need, where that may be more
     size_t scratch;              // within one instruction
+    size_t beside;               // the same of a forward that runs together with a backward; 0: none does
     size_t workspace;            // of the device's operations
     size_t shared;               // by this rank and its replicas: values of which there is one copy
     int sharers;                 // how many ranks share that

@@ -68,6 +68,7 @@ static Status open_model(Engine *e) {
                              .arena = run,
                              .stash_bytes = e->memory.stash,
                              .recomputed_bytes = e->memory.recomputed,
+                             .beside_bytes = e->memory.beside,
                              .measuring = runtime_is_measuring(&e->runtime),
                              .scatter_gather = e->spec.scatter_gather};
     memcpy(pipeline.capacity, e->memory.pools, sizeof pipeline.capacity);

@@ -8,7 +8,10 @@
 static const Instr no_compute = {.op = NUM_SCHEDULE_OPS};
 
 static Instr compute(const Engine *e, ScheduleOp op, int chunk, const Microbatch *mb) {
-    return (Instr){(uint8_t)op, (uint8_t)chunk, -1, (int32_t)(mb - e->microbatches)};
+    return (Instr){.op = (uint8_t)op,
+                   .chunk = (uint8_t)chunk,
+                   .peer = -1,
+                   .microbatch = (int32_t)(mb - e->microbatches)};
 }
 
 static void noted_forward(void *self, int chunk, Slot *slot, const Microbatch *mb) {
@@ -74,19 +77,21 @@ static void add_line(void *text, const char *line) { text_add(text, "%s\n", line
 
 EngineMemory engine_memory_used(const Engine *e) {
     RuntimeMemory arenas = runtime_memory_used(&e->runtime);
+    const Arena *beside = pipeline_beside(e->pipeline);
     EngineMemory used = {.run = arenas.run,
                          .stash = pipeline_pool_peak(e->pipeline, BUFFER_STASH),
                          .num_stashes = pipeline_pool_count(e->pipeline, BUFFER_STASH),
                          .recomputed = pipeline_pool_peak(e->pipeline, BUFFER_RECOMPUTED),
                          .num_recomputed = pipeline_pool_count(e->pipeline, BUFFER_RECOMPUTED),
                          .scratch = arenas.scratch,
+                         .beside = beside ? beside->peak : 0,
                          .workspace = arenas.workspace,
                          .shared = arenas.shared,
                          .sharers = context_ranks(&e->runtime.context, ROLE_REPLICAS),
                          .flops = counted_flops(e->runtime.device)};
     memcpy(used.pools, e->memory.pools, sizeof used.pools);
     used.total = used.run + used.stash * (size_t)used.num_stashes +
-                 used.recomputed * (size_t)used.num_recomputed + used.scratch + used.workspace +
+                 used.recomputed * (size_t)used.num_recomputed + used.scratch + used.beside + used.workspace +
                  used.shared / (size_t)used.sharers;
     return used;
 }
@@ -100,6 +105,7 @@ static void print_arenas(const Engine *e, Text *map) {
     if (stash) arena_print(stash, add_line, map);
     if (recomputed) arena_print(recomputed, add_line, map);
     arena_print(&e->runtime.scratch, add_line, map);
+    if (pipeline_beside(e->pipeline)) arena_print(pipeline_beside(e->pipeline), add_line, map);
 }
 
 static Status measure_share(Comm *world, void *arg) {

@@ -34,7 +34,8 @@ static bool shows_blocks(const Report *r, int pp) {
 static void add_rank(Report *r, int pp, const EngineMemory *m) {
     text_add(&r->ranks, "%4d %10.1f %8d %10.1f %11d %10.1f", pp, mib(m->run), m->num_stashes, mib(m->stash),
              m->num_recomputed, mib(m->recomputed));
-    text_add(&r->ranks, " %10.1f %10.1f %10.1f\n", mib(m->scratch), mib(m->workspace), mib(m->total));
+    text_add(&r->ranks, " %10.1f %10.1f %10.1f\n", mib(m->scratch + m->beside), mib(m->workspace),
+             mib(m->total));
 }
 
 static StashSum layer_sum(const EngineSpec *spec) {
