@@ -29,6 +29,28 @@ z3 --ranks 4 --expert-model-parallel-size 2 --data-parallel-sharding-strategy op
 full --ranks 2 --expert-model-parallel-size 2 --recompute-granularity full --recompute-method uniform
 GRIDS
 fi
+if check "experts with biases train alike on every grid, and go out as a GPT-OSS"; then
+    biased=("${no_evaluation[@]}" --train-iters 6 --straggler-interval 0 --quick-geglu --glu-linear-offset 1
+        --activation-func-clamp-value 7 --normalization RMSNorm --position-embedding-type rope --softmax-type learnable
+        --window-size "7,0" --window-attn-skip-freq 2 --ffn-hidden-size 48 --untie-embeddings-and-output-weights --num-experts 8
+        --moe-router-topk 2)
+    train biased "${biased[@]}" --save biased
+    train b4 "${biased[@]}" --ranks 4 --tp 2 --expert-model-parallel-size 2 --moe-dispatch-rows 5
+    train b2 "${biased[@]}" --ranks 4 --tp 2 --sequence-parallel --expert-tensor-parallel-size 1 --expert-model-parallel-size 4
+    train b3 "${biased[@]}" --ranks 2 --expert-model-parallel-size 2 --data-parallel-sharding-strategy optim_grads_params
+    for name in b4 b2 b3; do expect_close biased "$name"; done
+    timeout 60 "$trireme" export --load biased --output oss --dtype f32 >export.log 2>&1 || complain "$(cat export.log)"
+    grep -q GptOssForCausalLM oss/config.json || complain "$(cat oss/config.json)"
+    timeout 60 "$trireme" import oss --save oss-back >import.log 2>&1 || complain "$(cat import.log)"
+    for from in biased oss oss-back; do
+        timeout 60 "$trireme" generate --load "$from" --prompt "the " --temperature 0 >"$from.txt" 2>"$from.err" ||
+            complain "$from: $(tail -1 "$from.err")"
+    done
+    timeout 60 "$trireme" generate --load oss --prompt "the " --temperature 0 --ranks 2 --tp 2 >ranks.txt 2>ranks.err
+    cmp -s biased.txt ranks.txt || complain "other text of two ranks: $(cat ranks.txt ranks.err)"
+    cmp -s biased.txt oss.txt || complain "other text: $(cat biased.txt oss.txt)"
+    cmp -s biased.txt oss-back.txt || complain "other text: $(cat biased.txt oss-back.txt)"
+fi
 if check "with --virtual-data-parallel neither data nor expert ranks change a bit"; then
     train v1 "${experts[@]}" --virtual-data-parallel 8
     train v2 "${experts[@]}" --virtual-data-parallel 8 --ranks 2 --expert-model-parallel-size 2
@@ -89,16 +111,19 @@ if check "biases of experts follow loads, and are saved, in bf16 too"; then
     timeout 60 "$trireme" evaluate --load again --data-path documents >verb.log 2>&1 || complain "evaluate: $(tail -1 verb.log)"
 fi
 if check "experts that are copies of an MLP compute what it does"; then
-    dense=("${no_evaluation[@]}" --train-iters 4 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
-        --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights)
-    train dense "${dense[@]}" --save dense
-    timeout 60 "$trireme" import dense --save copies --upcycle 4 --upcycle-topk 3 >import.log 2>&1 || complain "$(cat import.log)"
-    train further "${dense[@]}" --load dense --finetune --train-iters 1
-    train copies1 "${dense[@]}" --load copies --finetune --train-iters 1
-    train copies2 "${dense[@]}" --load copies --finetune --train-iters 1 --ranks 2 --expert-model-parallel-size 2
-    expect_close further copies1
-    expect_close further copies2
-    grep -q "load_max" copies2.jsonl || complain "no experts were trained"
+    for biases in --disable-bias-linear --no-disable-bias-linear; do
+        rm -rf dense copies
+        dense=("${no_evaluation[@]}" --train-iters 4 --straggler-interval 0 --swiglu --normalization RMSNorm "$biases"
+            --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights)
+        train dense "${dense[@]}" --save dense
+        timeout 60 "$trireme" import dense --save copies --upcycle 4 --upcycle-topk 3 >import.log 2>&1 || complain "$(cat import.log)"
+        train further "${dense[@]}" --load dense --finetune --train-iters 1
+        train copies1 "${dense[@]}" --load copies --finetune --train-iters 1
+        train copies2 "${dense[@]}" --load copies --finetune --train-iters 1 --ranks 2 --expert-model-parallel-size 2
+        expect_close further copies1
+        expect_close further copies2
+        grep -q "load_max" copies2.jsonl || complain "no experts were trained"
+    done
     timeout 60 "$trireme" import copies --save twice --upcycle 4 >import.log 2>&1 && complain "experts of experts"
     grep -q "has experts already" import.log || complain "$(cat import.log)"
     timeout 60 "$trireme" import dense --save twice --upcycle 4 --upcycle-topk 5 >import.log 2>&1
@@ -138,6 +163,8 @@ if check "what cannot be is refused before work starts, with a value that can"; 
     refused 78 "does not divide into --moe-router-num-groups 3" --moe-router-num-groups 3 --moe-router-group-topk 1
     refused 78 "or add --sequence-parallel" --ranks 4 --tp 2 --expert-tensor-parallel-size 1
     refused 78 "needs --moe-router-score-function sigmoid" --moe-router-enable-expert-bias
+    refused 78 "does not go with both shared experts and --add-mlp-bias: leave it out" --add-mlp-bias
+    refused 78 "does not go with both shared experts and biases of linear layers: add" --no-disable-bias-linear
     refused 78 "--moe-layer-freq 'x'" --moe-layer-freq x
     refused 78 "per token" --audit-interval 2 --moe-aux-loss-coeff 0.1 --calculate-per-token-loss
     refused 64 "[1,65536]" --moe-expert-capacity-factor 0.9

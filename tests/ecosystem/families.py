@@ -362,7 +362,7 @@ def check_gguf(name, model):
     keys = {key.replace("block_sparse_moe.input_linear", f"mlp.experts.{half}")
             for key in keys for half in ("gate_proj", "up_proj")}
     # GPT-OSS's names of these have no suffixes.
-    keys = {re.sub(r"(experts\.\w+_proj)_bias$", r"\1.bias", re.sub("gate_up_proj", half, key))
+    keys = {re.sub(r"(experts\.\w+_proj)_bias$", r"\1.bias", key.replace("experts.gate_up_proj", "experts." + half))
             for key in keys for half in ("gate_proj", "up_proj")}
     keys = {key if key.endswith((".weight", ".bias")) else key + ".weight" for key in keys}
     wanted = {names.get_name(key, try_suffixes=(".weight", ".bias")) for key in keys}

@@ -95,9 +95,14 @@ static Status check_negated(const Family *f, const FamilyMember *m, const ModelS
                 m->name, theirs ? "false" : "true", ours ? "false" : "true");
 }
 
-static bool is_as_all(const Family *f, const ManifestField *field, const ModelShape *s) {
-    const void *ours = (const char *)s + field->offset, *theirs = (const char *)&f->is + field->offset;
-    return field->type == FLOAT_FIELD && *(const float *)ours == *(const float *)theirs;
+// A number that llama.cpp takes as all models of the family have it.
+static Status check_number(const Family *f, const FamilyMember *m, const ManifestField *field,
+                           const ModelShape *s) {
+    float ours = *(const float *)(const void *)((const char *)s + field->offset),
+          theirs = *(const float *)(const void *)((const char *)&f->is + field->offset);
+    if (ours == theirs) return OK;
+    return fail(ERR_UNAVAILABLE, "llama.cpp's %s has a %s of %g, the model of %g: --to hf can hold it",
+                f->gguf, m->name, (double)theirs, (double)ours);
 }
 
 // A member without a name in GGUF is as llama.cpp takes it; a cap with one is divided by.
@@ -111,7 +116,9 @@ static Status check_member(const Family *f, const FamilyMember *m, const ModelSh
     if (m->gguf || m->meaning == OTHER_NAME) return OK;
     if (m->meaning == NEGATED) return check_negated(f, m, s);
     if (m->meaning == INVERSE_SQUARE) return check_scale(f, s);
-    return is_zero || is_as_all(f, &size->field, s) ? OK : refuse(f, m->name);
+    if (m->meaning == SAME_VALUE && size->field.type == FLOAT_FIELD)
+        return check_number(f, m, &size->field, s);
+    return is_zero ? OK : refuse(f, m->name);
 }
 
 Status family_in_gguf(const Family *f, const ModelShape *shape) {
