@@ -12,7 +12,7 @@ browser=$(command -v chromium || command -v chromium-browser || command -v googl
 # render PAGE: the document as the browser has it when the scripts have run. What it says on its console, or asks for
 # from elsewhere, is an error.
 render() {
-    timeout -k 5 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$PWD/profile" --virtual-time-budget=5000 \
+    timeout -k 5 300 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$PWD/profile" --virtual-time-budget=5000 \
         --enable-logging=stderr --dump-dom "file://$PWD/$1" 2>browser.log
     ! grep -qE 'CONSOLE|ERR_' browser.log
 }

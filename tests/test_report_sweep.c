@@ -83,9 +83,9 @@ static void table_has_the_front(void) {
     snprintf(c.cells[2].why, sizeof c.cells[2].why, "nothing fits");
     plan_sweep_front(&c.sweep);
     plan_sweep_print(&c.sweep, &text);
-    EXPECT(strstr(text_string(&text), "\n* m                      1     64    2048   8.00 s"), "%s",
+    EXPECT(strstr(text_string(&text), "\n* m                      1     64    2048   8.00 s "), "%s",
            text_string(&text));
-    EXPECT(strstr(text_string(&text), "\n  m                      2     64    2048   5.50 s"), "%s",
+    EXPECT(strstr(text_string(&text), "\n  m                      2     64    2048   5.50 s "), "%s",
            text_string(&text));
     EXPECT(strstr(text_string(&text), "\n  m                      4     64    2048  nothing fits\n"), "%s",
            text_string(&text));

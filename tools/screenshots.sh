@@ -48,7 +48,7 @@ plan_page=${1:-$work/plan.html} run_page=${2:-$work/run.html}
 [[ $# -gt 0 ]] || "$trireme" plan "${plan[@]}" --html "$plan_page" >/dev/null
 [[ $# -gt 1 ]] || write_report "$run_page" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 70; }
 photograph "$(realpath "$plan_page")" docs/plan.png 1280 4200 1
-photograph "$(realpath "$plan_page")" docs/plan-dark.png 1280 2030 0
+photograph "$(realpath "$plan_page")" docs/plan-dark.png 1280 2480 0
 photograph "$(realpath "$run_page")" docs/report.png 1280 2400 1
 photograph "$(realpath "$run_page")" docs/report-dark.png 1280 1200 0
 photograph "$(realpath "$run_page")" docs/report-phone.png 390 1200 1

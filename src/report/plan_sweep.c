@@ -77,9 +77,9 @@ static void print_cell(const SweepCell *cell, Text *out) {
     const Prediction *p = a->chosen;
     const Grid grid = p->config.grid;
     add_column(8, add_step, p->step_s, out);
-    text_add(out, " %5.1f %5.1f%-1s %3d %3d %5d %3d %3d", 100 * p->mfu, p->memory.total / 1e9,
-             fits[memory_verdict(&p->memory)], grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP),
-             grid_along(grid, AXIS_DP), p->config.chunks, p->config.microbatch);
+    text_add(out, "%c %5.1f %5.1f%-1s %3d %3d %5d %3d %3d", plan_report_extrapolates(a, p) ? '~' : ' ',
+             100 * p->mfu, p->memory.total / 1e9, fits[memory_verdict(&p->memory)], grid_along(grid, AXIS_TP),
+             grid_along(grid, AXIS_PP), grid_along(grid, AXIS_DP), p->config.chunks, p->config.microbatch);
     add_run_columns(a, out);
     text_add(out, "\n");
 }
@@ -90,7 +90,9 @@ static void print_meaning(const PlanSweep *sweep, Text *out) {
         time = time || sweep->cells[i].report.tokens > 0;
         money = money || competes(&sweep->cells[i].report);
     }
-    text_add(out, "\nGB: of the fullest, `?` may fit, `!` does not");
+    text_add(
+        out,
+        "\n~: extrapolated, outside of what the constants were measured on; GB: of the fullest, `?` may fit, `!` does not");
     if (time) text_add(out, "; energy: at most, by data sheets");
     if (money)
         text_add(out,
@@ -103,7 +105,7 @@ static void print_meaning(const PlanSweep *sweep, Text *out) {
 }
 
 void plan_sweep_print(const PlanSweep *sweep, Text *out) {
-    text_add(out, "  %-16s %7s %6s %7s %8s %5s %5s  %3s %3s %5s %3s %3s", "machine", "devices", "batch",
+    text_add(out, "  %-16s %7s %6s %7s %8s  %5s %5s  %3s %3s %5s %3s %3s", "machine", "devices", "batch",
              "seq", "step", "MFU %", "GB", "t", "p", "d", "v", "b");
     if (sweep->count && sweep->cells[0].report.tokens > 0)
         text_add(out, " %13s %9s %9s", "time", "cost", "energy");

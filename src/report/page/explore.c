@@ -38,6 +38,7 @@ static void add_answer(const PlanReport *a, Text *out) {
     add_string("mfu", word_percent(p->mfu).text, out);
     add_string("memory", word_gb(p->memory.total).text, out);
     add_string("fits", verdict_word(memory_verdict(&p->memory)), out);
+    text_add(out, ", \"extrapolates\": %s", plan_report_extrapolates(a, p) ? "true" : "false");
     add_html("advice", html_advice, a, out);
     add_html("figures", html_step_figures, a, out);
 }
@@ -81,7 +82,7 @@ void page_explore(const PlanPage *page, Text *out) {
     add_data(page, &data);
     text_add(
         out,
-        "<section id=\"explore\">\n<h2>Other questions</h2>\n<p>The planner has answered each of these when "
+        "<section id=\"explore\">\n<h2>Other questions</h2>\n<p>The planner answered each of these when "
         "the page was written; <code>--vary</code> says which. Price, tokens and what follows from them are "
         "free.</p>\n<noscript><p class=\"caution\">To choose here needs JavaScript; <code>trireme plan "
         "--vary</code> prints the same answers.</p></noscript>\n<script type=\"application/json\" "

@@ -140,6 +140,7 @@
   const command = make("pre", { tabIndex: 0, id: "words" });
   const plot = make("div", { className: "charts" });
   const table = make("div", { className: "scroll" });
+  const meaning = make("p");
   const figure = (name, value, note) => make("div", {}, make("dt", { textContent: name }),
     make("dd", {}, value, make("small", { textContent: note })));
 
@@ -185,7 +186,7 @@
     for (const row of rows) {
       const pick = make("button", { type: "button", textContent: count(row.cell.gpus), title: "show this answer" });
       pick.addEventListener("click", () => choose(row.cell));
-      const cells = [row.front ? "●" : "", row.cell.machine, pick, row.cell.step, row.cell.mfu,
+      const cells = [row.front ? "●" : "", row.cell.machine, pick, (row.cell.extrapolates ? "~ " : "") + row.cell.step, row.cell.mfu,
         row.cell.memory + (row.cell.fits === "yes" ? "" : row.cell.fits === "no" ? " (too much)" : " (perhaps)"),
         or(row.s, days), or(row.dollars, dollars), or(row.kwh, energy)];
       const line = make("tr", {}, ...cells.map((cell, i) => make("td", { className: i > 1 ? "n" : "" }, cell)));
@@ -194,6 +195,8 @@
     }
     table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {},
       ...head.map((name, i) => make("th", { scope: "col", className: i > 1 ? "n" : "", textContent: name })))), body));
+    meaning.textContent = "● of these, none is as fast for less money, or faster for as much."
+      + (rows.some((row) => row.cell.extrapolates) ? " ~ extrapolated, outside of what the constants were measured on." : "");
   }
 
   // ---- time against money ----
@@ -275,6 +278,6 @@
     showTable(rows);
   }
   box.append(form, advice, figures, make("div", { className: "flags" }, make("h3", { textContent: "The same by the " +
-    "command line, with your other options" }), command), plot, table);
+    "command line, with your other options" }), command), plot, table, meaning);
   show();
 })();
