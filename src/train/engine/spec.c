@@ -1,4 +1,5 @@
 // Turns the options of a run into the description of an engine: model, mode, layers of each stage.
+#include "base/control_groups.h"
 #include "base/cores.h"
 #include "nn/recipes.h"
 #include "train/engine/engine.h"
@@ -13,7 +14,9 @@ int threads_per_rank(const Options *o, int ranks_here) {
     cores_allowed(&cores);
     // A launcher may have bound each rank; then the cores that this rank may use are its own.
     int share = (launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
-    int threads = share < cores.count ? share : cores.count;
+    int quota = control_groups_processors("") / ranks_here;
+    if (share > cores.count) share = cores.count;
+    int threads = share < quota ? share : quota;
     return threads > 0 ? threads : 1;
 }
 
