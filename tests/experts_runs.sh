@@ -92,8 +92,17 @@ if check "losses of routers are metrics, alike on every grid; loads are of each 
     train few "${experts[@]}" "${few[@]}"
     train few4 "${experts[@]}" "${few[@]}" --ranks 4 --tp 2 --sequence-parallel
     expect_close few few4
-    [[ $(metric expert_dropped few) == "$(metric expert_dropped few4)" && $(metric expert_dropped few | head -1) == 0.* ]] ||
-        complain "dropped: $(metric expert_dropped few) and $(metric expert_dropped few4)"
+    train few8 "${experts[@]}" "${few[@]}" --ranks 8 --context-parallel-size 2 --tp 2 --sequence-parallel \
+        --moe-token-drop-policy position
+    train position "${experts[@]}" "${few[@]}" --moe-token-drop-policy position
+    expect_close position few8
+    train few2 "${experts[@]}" "${few[@]}" --ranks 2 --context-parallel-size 2
+    expect_close few few2
+    [[ $(metric expert_dropped few | head -1) == 0.* ]] || complain "nothing is dropped: $(metric expert_dropped few)"
+    for name in few4 few2; do
+        [[ $(metric expert_dropped few) == "$(metric expert_dropped $name)" ]] ||
+            complain "dropped: $(metric expert_dropped few) and $(metric expert_dropped $name)"
+    done
     [[ -z $(metric z_loss plain) ]] || complain "a loss that is not trained is written"
     grep -q '"layer": 3, "load_max": [1-8]' losses.jsonl || complain "layers: $(tail -1 losses.jsonl)"
     grep -q "experts/layer_1/load_entropy" board/* || complain "no layers in TensorBoard's files"
@@ -168,7 +177,6 @@ if check "what cannot be is refused before work starts, with a value that can"; 
     refused 78 "--moe-layer-freq 'x'" --moe-layer-freq x
     refused 78 "per token" --audit-interval 2 --moe-aux-loss-coeff 0.1 --calculate-per-token-loss
     refused 64 "[1,65536]" --moe-expert-capacity-factor 0.9
-    refused 78 "needs --context-parallel-size 1" --moe-expert-capacity-factor 1 --ranks 2 --context-parallel-size 2
     refused 64 "--moe-router-load-balancing-type" --moe-router-load-balancing-type some
 fi
 finish

@@ -5,7 +5,7 @@
 # shellcheck source=tools/bench_instructions.sh
 source tools/bench_instructions.sh
 
-bench_parts=(ops steps scaling growth documents predictions others)
+bench_parts=(ops steps scaling growth documents experts predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
@@ -15,6 +15,7 @@ bench_usage() {
                             scaling       two ranks of one thread against one rank of two; half an hour
                             growth        the cost of a token as a model grows, and the planner's word; ten minutes
                             documents     the cost of a token with short documents and windows; three minutes
+                            experts       layers with experts beside dense ones and their own products; two minutes
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
@@ -35,7 +36,8 @@ bench() {
     mkdir -p build/bench-results
     case ${1:-} in help | -h | --help) bench_usage && return ;; esac
     quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
-        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report bench_train_documents
+        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report bench_train_documents \
+        bench_train_experts
     bench_machine=$(build/bench/bench_report name)
     [[ $# -gt 0 ]] || set -- "${bench_parts[@]}"
     for part in "$@"; do
@@ -55,6 +57,7 @@ bench_part() {
     steps | scaling) bench_steps "$name" "$@" ;;
     growth) bench_growth bench_plan_growth growth ;;
     documents) bench_documents ;;
+    experts) bench_experts "$@" ;;
     predictions) bench_growth bench_plan_cpu predictions ;;
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
@@ -105,6 +108,11 @@ bench_growth() {
 bench_documents() {
     say "" "The cost of a token with documents and windows"
     build/bench/bench_train_documents --json "$(result_of documents)"
+}
+
+bench_experts() {
+    say "" "Layers with experts beside dense ones"
+    build/bench/bench_train_experts "$@" --json "$(result_of experts "$@")"
 }
 
 bench_others() {

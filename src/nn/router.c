@@ -111,15 +111,35 @@ bool router_drops(const Context *c, const Microbatch *mb) {
     return mb->training && c->mode.router.capacity > 0;
 }
 
-// Of whole sequences: tensor ranks with shares of the rows get those of all.
+// The rows of all ranks that share the sequences, in the order of positions: x, or scratch memory.
+static Tensor all_positions(Context *c, const Microbatch *mb, Tensor x) {
+    int ranks = context_ranks(c, ROLE_CONTEXT);
+    if (ranks == 1) return x;
+    Tensor all = tensor_take(c->scratch, "rows of whole sequences", x.rows * ranks, x.cols, x.dtype);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor shares = tensor_take(c->scratch, "rows by rank", all.rows, x.cols, x.dtype);
+    cp_show(c, x);
+    comm_all_gather(context_group(c, ROLE_CONTEXT), c->stream, x, shares);
+    for (int i = 0; i < ranks * sequence_pieces(mb->cut); i++) {
+        int rank = i % ranks;
+        SequencePiece piece = sequence_piece(mb->cut, rank, i / ranks);
+        int64_t from = rank * x.rows + piece.local * mb->samples, count = piece.count * mb->samples;
+        device_copy(c->device, c->stream, tensor_rows(all, piece.first * mb->samples, count),
+                    tensor_rows(shares, from, count));
+    }
+    arena_release(c->scratch, mark);
+    return all;
+}
+
+// Of whole sequences: ranks with shares of the rows get those of all.
 static void drop(Context *c, const Router *r, const Microbatch *mb, const Routing *routing) {
     const RouterTraining *training = &c->mode.router;
     ArenaMark mark = arena_mark(c->scratch);
-    int64_t k = r->rules.topk, own = routing->experts.rows, tokens = mb->sequence * mb->samples;
-    double mean = (double)(mb->sequence * k) / r->experts;
-    Tensor weights = tp_gather(c, routing->weights), experts = tp_gather(c, routing->experts),
-           kept = routing->kept;
-    if (weights.rows != own) kept = tensor_take(c->scratch, "experts that keep tokens", tokens, k, I32);
+    double mean = (double)(mb->sequence * context_ranks(c, ROLE_CONTEXT) * r->rules.topk) / r->experts;
+    Tensor weights = all_positions(c, mb, tp_gather(c, routing->weights)),
+           experts = all_positions(c, mb, tp_gather(c, routing->experts)), kept = routing->kept;
+    bool shares = weights.rows != kept.rows;
+    if (shares) kept = tensor_take(c->scratch, "experts that keep tokens", weights.rows, weights.cols, I32);
     router_drop(c->device, c->stream,
                 (RouterDrop){.weights = weights,
                              .experts = experts,
@@ -127,9 +147,10 @@ static void drop(Context *c, const Router *r, const Microbatch *mb, const Routin
                              .samples = mb->samples,
                              .capacity = (int64_t)ceil(mean * (double)training->capacity),
                              .by_position = training->by_position});
-    if (weights.rows != own)
-        device_copy(c->device, c->stream, routing->kept,
-                    tensor_rows(kept, context_first_row(c, tokens), own));
+    DropoutRows at;
+    for (int i = 0; shares && microbatch_rows(c, mb, r->jitter, 0, true, i, &at); i++)
+        device_copy(c->device, c->stream, tensor_rows(routing->kept, at.row, at.count),
+                    tensor_rows(kept, at.dropout.first_row, at.count));
     arena_release(c->scratch, mark);
 }
 
