@@ -72,6 +72,13 @@ if check "slow nodes have a price, a place, and a layout that a run takes"; then
         complain "layout '$layout': $(tail -3 layout.log)"
 fi
 
+# Both kinds by themselves, of rows to which no constant was fitted: 12 rows of ZB-1p, 12 of ZB-2p.
+if check "published zero-bubble schedules are predicted within 4 %"; then
+    answer zb --rows "$here/../measured/qi2023_zero_bubble.csv"
+    awk '$1 ~ /^qi2023-/ { k = substr($1, 8) + 0 > 36; n[k]++; sum[k] += $NF < 0 ? -$NF : $NF }
+        END { exit !(n[0] == 12 && n[1] == 12 && sum[0] < 12 * 4 && sum[1] < 12 * 4) }' zb.out || complain "$(cat zb.out)"
+fi
+
 low=(--model llama3-70b --gpus 64 --machine gb200-nvl72 --global-batch-size 256)
 if check "products of 8 and 4 bits have their rates, flags and stack"; then
     answer plain "${low[@]}" --json

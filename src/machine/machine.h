@@ -169,7 +169,8 @@ typedef struct {
     bool gathers_logits;  // every tp rank holds the logits of the whole vocabulary
     bool balances_stages; // when layers are distributed, embedding and head count by their parameters
     // Stages step without waiting for the others, and go back where the norm of all gradients says so: a step takes as
-    // long as the stage that is longest at work.   Source: Qi 2023, section 4
+    // long as the stage that is longest at work. Messages of schedules with split backwards overlap with computes, as
+    // those schedules count on.   Source: Qi 2023, sections 4 and 5.3
     bool steps_apart;
     // Where layers do not divide, each stage has as many as the longest, and the last stage what is left.
     bool fills_stages;

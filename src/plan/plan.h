@@ -35,6 +35,7 @@ typedef struct {
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
     const char *schedule;  // name of a ScheduleKind
+    int stash_limit;       // of the kind auto: microbatches that a rank holds; 0: as many as 1f1b
     Recompute recompute;   // NOTHING, SELECTIVE or UNIFORM (every layer)
     AttentionKind attention;
     DType dtype;

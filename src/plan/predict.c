@@ -316,9 +316,10 @@ static void set_interval(const CostModel *costs, const ModelShape *model, Predic
 
 // ---- predictions ------------------------------------------------------------------------------------------
 
-static Status run_stages(const Stages *s, const ParallelConfig *config, Simulation *simulation) {
+static Status run_stages(const Stages *s, Simulation *simulation) {
     Schedule schedule;
-    ScheduleSpec spec = parallel_config_schedule(config);
+    ScheduleSpec spec = s->spec;
+    spec.costs = stages_costs(s);
     TRY(schedule_order(&schedule, &spec));
     schedule_replay(&schedule, stages_costs(s), simulation);
     schedule_destroy(&schedule);
@@ -339,7 +340,7 @@ static Status predict_time(PlanCache *cache, const CostModel *costs, const Model
     Simulation simulation;
     *out = (Prediction){.config = *config};
     TRY(open_priced(cache, costs, model, config, &s));
-    Status status = run_stages(&s, config, &simulation);
+    Status status = run_stages(&s, &simulation);
     if (status == OK) {
         break_down(&s, costs, config, &simulation, &out->parts);
         end_step(costs, model, config, &s, &out->parts);
@@ -489,8 +490,9 @@ Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape 
 Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                         const ParallelConfig *config, Schedule *schedule, Simulation *simulation) {
     Stages s;
-    ScheduleSpec spec = parallel_config_schedule(config);
     TRY(open_priced(cache, costs, model, config, &s));
+    ScheduleSpec spec = s.spec;
+    spec.costs = stages_costs(&s);
     Status status = schedule_create(schedule, &spec);
     if (status == OK) schedule_simulate(schedule, stages_costs(&s), simulation);
     stages_close(&s);

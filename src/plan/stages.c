@@ -91,12 +91,12 @@ static double stage_us(const Stages *s, int stage, const PartTime *times, SlowFa
 static void price_edge(Stages *s, const CostModel *costs, const ParallelConfig *config, int stage,
                        const double message_us[2]) {
     double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1;
-    bool waits = !costs->stack->overlaps_messages;
+    bool posts = costs->stack->overlaps_messages || (costs->stack->steps_apart && s->kind->splits_backward);
     bool leaves = edge_leaves_node(costs, config, edge_rank(s, stage));
     double us = message_us[leaves];
     if (leaves) us *= slow_edge(costs, config, stages_rank(s, stage), stages_rank(s, stage + 1));
-    s->hop_us[stage] = waits ? 0 : us;
-    s->hold_us[stage] = waits ? us * held : 0;
+    s->hop_us[stage] = posts ? us : 0;
+    s->hold_us[stage] = posts ? 0 : us * held;
 }
 
 static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {

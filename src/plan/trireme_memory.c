@@ -26,6 +26,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .num_chunks = c->chunks,
                         .num_microbatches = parallel_config_microbatches(c),
                         .receive_ahead = 1,
+                        .stash_limit = c->stash_limit,
                         .schedule_costs = {.forward_us = 1, .backward_us = 2, .weight_fraction = 0.5},
                         .scatter_gather = c->scatter_gather,
                         .sharding = (Sharding)c->zero_stage,
