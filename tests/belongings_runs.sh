@@ -25,6 +25,8 @@ published() {
     sed -i 's/"eos_token_id": [0-9]*/"eos_token_id": [399, 77]/' model/config.json
     echo '{"do_sample": true, "temperature": 0.6, "eos_token_id": [399, 78]}' >model/generation_config.json
     echo "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '|' }}{% endfor %}" >model/chat_template.jinja
+    mkdir model/additional_chat_templates
+    echo "{% for m in messages %}{{ m['content'] }}{% endfor %}" >model/additional_chat_templates/rag.jinja
     echo '{"eos_token": "<|endoftext|>", "chat_template": "older", "model_max_length": 32}' >model/tokenizer_config.json
     echo '{"eos_token": "<|endoftext|>"}' >model/special_tokens_map.json
 }
@@ -44,6 +46,7 @@ keeps() {
         same "$name" model "$1"
         same "$name" model exported
     done
+    same additional_chat_templates/rag.jinja model exported
     grep -q '"eos_token_id": \[399, 77\]' exported/config.json || complain "$(grep eos exported/config.json)"
     grep -qaF "$(cat model/chat_template.jinja)" exported.gguf || complain "exported.gguf has no chat template"
 }

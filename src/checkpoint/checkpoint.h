@@ -331,11 +331,15 @@ Status model_source_ends(const ModelSource *source, const Tokenizer *tokenizer, 
 enum { NUM_COMPANIONS = 6 };
 typedef struct {
     Text files[NUM_COMPANIONS]; // empty: there is none
+    char **template_names;      // "NAME.jinja", of additional_chat_templates/: [num_templates]
+    Text *templates;
+    int num_templates;
 } Companions;
 // Reads those in the folder of a model; of a GGUF file its chat template. `own` is the tokenizer of that folder, whose
 // files are read as well; NULL: it has none, or another tokenizer is used.
 Status companions_read(Companions *companions, const ModelSource *source, const Tokenizer *own);
-Status companions_write(const Companions *companions, const char *folder);
+// Writes them to a folder; `checkpoint`: of ours, which has no folders in it.
+Status companions_write(const Companions *companions, const char *folder, bool checkpoint);
 // Adds a token to eos_token_id of generation_config.json, unless it is there: `ends` are those of a model without that
 // file or member. Without the file nothing is done where `ends` has the token. All other bytes of the file stay. Fails
 // with ERR_DATA where it is no JSON object.
