@@ -129,7 +129,8 @@ static void leaves_keep_all_bits(void) {
 // ---- what changes nothing ---------------------------------------------------------------------------------
 
 static void nothing_else_changes_a_bit(void) {
-    static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false};
+    static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false},
+                       four = {1, 4, 2, 1, 2, false};
     for (int slot = 0; slot < 2; slot++) {
         RunResult first, result;
         for (int way = 0; way < 6; way++) {
@@ -151,6 +152,16 @@ static void nothing_else_changes_a_bit(void) {
             plan.spec.schedule = schedules[way];
             if (!run_at(&two, plan, way ? &result : &first)) return;
             if (way) run_expect_same_bits(&first, &result, schedules[way]);
+        }
+        // A weight half needs the weights where it computes rows of later rounds again.
+        for (int way = 0; way < 2; way++) {
+            RunPlan plan = plan_on(&four, "cpu");
+            plan.spec.mode.dispatch_slot = slot ? 5 : 0;
+            plan.spec.schedule = "zb-h1";
+            plan.spec.shape.layers = plan.spec.split.layers = 2 * LAYERS; // more than the window holds
+            plan.spec.sharding = way ? SHARD_VALUES : SHARD_NOTHING;
+            if (!run_at(&four, plan, way ? &result : &first)) return;
+            if (way) run_expect_same_bits(&first, &result, "zb-h1 with shards of values");
         }
     }
 }

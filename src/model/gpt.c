@@ -434,6 +434,13 @@ static int unit_before(const Gpt *gpt, const Chunk *chunk, int first, int i) {
     return chunk_unit(gpt, chunk, i > first ? i - 1 : before);
 }
 
+// The weight half reads no weights, unless it computes later rounds of rows again that other ranks have sent
+// (nn/expert_rounds.h). How many rounds there are is not known alike on all ranks that gather the weights.
+static bool reads_weights(const Gpt *gpt, int layer, Halves halves) {
+    bool sends = context_ranks(gpt->context, ROLE_EXPERT) > 1 && model_layer_has_experts(&gpt->shape, layer);
+    return halves & INPUT_HALF || sends;
+}
+
 // A recomputed group is allocated from slot->recomputed when a weight half follows later, else from scratch memory.
 static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
                            const Microbatch *mb, bool final) {
@@ -445,16 +452,15 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
                         mb);
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
-        bool leaves = i == 0 && !chunk->first;
+        bool leaves = i == 0 && !chunk->first, later = puts_off(gpt, chunk, i, halves);
+        bool reads = reads_weights(gpt, number, halves);
         LayerStash *stash = layer_stash(gpt, slot, i);
-        bool later = puts_off(gpt, chunk, i, halves);
-        // The weight half reads no weights.
-        if (halves & INPUT_HALF) unit_acquire(c, unit, unit_before(gpt, chunk, first, i));
+        if (reads) unit_acquire(c, unit, halves & INPUT_HALF ? unit_before(gpt, chunk, first, i) : -1);
         if (halves & INPUT_HALF) unit_begin(c, unit);
         backward_layer(gpt, number, stash, slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves,
                        later ? INPUT_HALF : halves, mb);
-        if (halves & INPUT_HALF) unit_release(c, unit);
+        if (reads) unit_release(c, unit);
         if (later)
             put_off(gpt, (PutOff){number, stash, mb, final});
         else if (halves & WEIGHT_HALF)
