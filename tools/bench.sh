@@ -4,12 +4,14 @@
 # of one machine are kept in bench/results.
 # shellcheck source=tools/bench_instructions.sh
 source tools/bench_instructions.sh
+# shellcheck source=tools/bench_costs.sh
+source tools/bench_costs.sh
 
 bench_parts=(ops steps scaling growth documents experts predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
-./run bench                 every part but the last five, one after the other; most of an hour
+./run bench                 every part but the last six, one after the other; most of an hour
 ./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
                             steps         training steps of GPT-2 124M; ten minutes
                             scaling       two ranks of one thread against one rank of two; half an hour
@@ -21,6 +23,7 @@ bench_usage() {
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
                             lora          adapters beside a model of 1.1 billion parameters, and PyTorch's; half an hour
                             gpu           operations and training steps on an NVIDIA GPU, kept apart; five minutes
+                            costs         memory and planned steps of long sequences, experts, shards; a minute
                             counts        operations and bytes of a step on a GPU, recorded without one; seconds
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
 ./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
@@ -43,7 +46,7 @@ bench() {
     for part in "$@"; do
         # shellcheck disable=SC2046 # a part's words
         bench_part $(tr ':' ' ' <<<"$part")
-        case $part in compare | keep | page | others | lora | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
+        case $part in compare | keep | page | others | lora | costs | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
     done
     [[ -z $measured ]] || { bench_join && bench_compare; }
 }
@@ -64,6 +67,7 @@ bench_part() {
     lora) bench_lora ;;
     gpu) bench_gpu "$@" ;;
     counts) bench_counts ;;
+    costs) bench_costs ;;
     instructions) bench_instructions "$@" ;;
     compare) bench_join && bench_compare ;;
     keep) bench_keep ;;

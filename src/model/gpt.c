@@ -347,8 +347,7 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 
 static void weight_half_of(Gpt *gpt, int number, LayerStash *stash, int i, const Microbatch *mb) {
     SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
-    args.halves = WEIGHT_HALF;
-    args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
+    args.halves = WEIGHT_HALF, args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
     if (gpt->layers[number].kinds[i]->has_weights) gpt->layers[number].kinds[i]->backward(&args);
 }
 
