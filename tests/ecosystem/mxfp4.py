@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GraniteMoeConfig, GraniteMoeForCausalLM
+from transformers import AutoModelForCausalLM, GptOssConfig, GraniteMoeConfig
 from transformers.utils import logging
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -36,24 +36,28 @@ def export(source, to, output, dtype, *told):
         expect(words in result.stderr, words, "is not in", result.stderr)
 
 
-def plain_model(folder):
-    """All experts of a layer are one tensor, as in GPT-OSS."""
-    config = GraniteMoeConfig(vocab_size=67, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-                              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=48,
-                              num_local_experts=3, num_experts_per_tok=2)
-    GraniteMoeForCausalLM(config).save_pretrained(folder)
+SIZES = dict(vocab_size=67, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=48, num_local_experts=3, num_experts_per_tok=2)
 
 
-def packed_model(plain, folder):
-    """Random codes, and scales of all sizes that sums of weights can have."""
+def plain_model(config, folder):
+    """All experts of a layer are one tensor."""
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def packed_model(plain, folder, transposed):
+    """Random codes, and scales of all sizes that sums of weights can have. GPT-OSS has its experts transposed in 16 bits."""
     tensors, dense, generator = load_file(f"{plain}/model.safetensors"), {}, torch.Generator().manual_seed(5)
     for name in [name for name in tensors if tensors[name].ndim == 3]:
-        experts, rows, cols = tensors.pop(name).shape
+        value = tensors.pop(name)
+        experts, rows, cols = (value.transpose(1, 2) if transposed else value).shape
         blocks = torch.randint(0, 256, (experts, rows, cols // 32, 16), dtype=torch.uint8, generator=generator)
         scales = torch.randint(1, 160, (experts, rows, cols // 32), dtype=torch.uint8, generator=generator)
         tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = blocks, scales
-        dense[name] = {dtype: convert_moe_packed_tensors(blocks, scales, dtype=dtype).transpose(1, 2)
-                       for dtype in (torch.float32, torch.bfloat16)}
+        dense[name] = {}
+        for dtype in (torch.float32, torch.bfloat16):
+            found = convert_moe_packed_tensors(blocks, scales, dtype=dtype)
+            dense[name][dtype] = found if transposed else found.transpose(1, 2)
     os.mkdir(folder)
     save_file(tensors, f"{folder}/model.safetensors", {"format": "pt"})
     with open(f"{plain}/config.json") as file:
@@ -67,8 +71,8 @@ def packed_model(plain, folder):
 def check_folder(folder, dense):
     expect(len(dense) == 4, "tensors of experts:", *dense)
     for dtype, word in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
-        export(folder, "hf", word, word, "4 tensors are in MXFP4")
-        found = load_file(f"{word}/model.safetensors")
+        export(folder, "hf", f"{folder}-{word}", word, "4 tensors are in MXFP4")
+        found = load_file(f"{folder}-{word}/model.safetensors")
         for name, wanted in dense.items():
             expect(found[name].dtype == dtype and torch.equal(found[name], wanted[dtype]), word, name)
 
@@ -108,8 +112,10 @@ def check_gguf(path, dense):
         expect(len(np.unique(both)) > 20 and np.abs(both).max() > 0, moe, "is nearly constant")
 
 
-plain_model("plain")
-check_folder("packed", packed_model("plain", "packed"))
+plain_model(GraniteMoeConfig(**SIZES), "plain")
+check_folder("packed", packed_model("plain", "packed", False))
+plain_model(GptOssConfig(**SIZES, head_dim=16, sliding_window=8), "plain-oss")
+check_folder("packed-oss", packed_model("plain-oss", "packed-oss", True))
 export("plain", "gguf", "plain.gguf", "f32")
 check_gguf("packed.gguf", packed_gguf("plain.gguf", "packed.gguf"))
 sys.exit(failures > 0)
