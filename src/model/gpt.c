@@ -347,12 +347,9 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 
 static void weight_half_of(Gpt *gpt, int number, LayerStash *stash, int i, const Microbatch *mb) {
     SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
-    args.halves = WEIGHT_HALF, args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
+    args.halves = WEIGHT_HALF;
+    args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
     if (gpt->layers[number].kinds[i]->has_weights) gpt->layers[number].kinds[i]->backward(&args);
-}
-
-static void weight_half(Gpt *gpt, int number, LayerStash *stash, const Microbatch *mb) {
-    for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) weight_half_of(gpt, number, stash, i, mb);
 }
 
 // In a pair the weights of attention wait until the layer before has sent its rows. What recomputation has made does
@@ -380,7 +377,7 @@ static void backward_layer(Gpt *gpt, int number, LayerStash *stash, Tensor dy, T
                            Halves first, const Microbatch *mb) {
     Context *c = gpt->context;
     if (halves == WEIGHT_HALF) {
-        weight_half(gpt, number, stash, mb);
+        for (int i = LAYER_SUBLAYERS - 1; i >= 0; i--) weight_half_of(gpt, number, stash, i, mb);
         return;
     }
     ArenaMark mark = arena_mark(c->scratch);
