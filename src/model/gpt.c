@@ -443,9 +443,9 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
     Context *c = gpt->context;
     const Chunk *chunk = &gpt->chunks[chunk_index];
     ArenaMark mark = arena_mark(c->scratch);
+    Arena *kept = halves == INPUT_HALF ? slot->recomputed : c->scratch;
     if (halves != WEIGHT_HALF && recomputed(gpt, chunk, first, &first, &end))
-        recompute_group(gpt, chunk, first, end, slot, halves == INPUT_HALF ? slot->recomputed : c->scratch,
-                        mb);
+        recompute_group(gpt, chunk, first, end, slot, kept, mb);
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
         bool leaves = i == 0 && !chunk->first, later = puts_off(gpt, chunk, i, halves);
@@ -453,9 +453,9 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
         LayerStash *stash = layer_stash(gpt, slot, i);
         if (reads) unit_acquire(c, unit, halves & INPUT_HALF ? unit_before(gpt, chunk, first, i) : -1);
         if (halves & INPUT_HALF) unit_begin(c, unit);
-        backward_layer(gpt, number, stash, slot->output_gradient,
-                       leaves ? slot->input_gradient : slot->output_gradient, halves,
-                       later ? INPUT_HALF : halves, mb);
+        Tensor dx = leaves ? slot->input_gradient : slot->output_gradient;
+        backward_layer(gpt, number, stash, slot->output_gradient, dx, halves, later ? INPUT_HALF : halves,
+                       mb);
         if (reads) unit_release(c, unit);
         if (later)
             put_off(gpt, (PutOff){number, stash, mb, final});
