@@ -2,125 +2,10 @@
 // what every step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
 #include "machine/rates.h"
 #include "plan/memory.h"
-#include "plan/parts.h"
+#include "plan/stages.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const double US = 1e6; // microseconds in a second
-
-// ---- stages --------------------------------------------------------------------------------------
-
-static double nodes_of(const CostModel *costs, const ParallelConfig *config) {
-    return fmax(1, ceil((double)parallel_config_devices(config) / costs->machine->devices_per_node));
-}
-
-// Stragglers and network contention grow with the number of nodes.
-static double slower_by_size(const CostModel *costs, const ParallelConfig *config) {
-    return costs->machine->is_cpu ? 1 : 1 + costs->constants.straggler * log2(nodes_of(costs, config));
-}
-
-// The stages of one pipeline: their layers and times.
-typedef struct {
-    const Parts *parts;
-    int ranks, chunks, stages, microbatches;
-    const ScheduleKind *kind;
-    ScheduleSpec spec;
-    int last_rank; // the rank that holds the last stage
-    double slower; // factor on all times: stragglers and network contention
-    int *layers;   // [stages]
-    int *dense;    // [stages]: of them, those without experts where others have experts
-    int further_heads;
-    double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
-    void *memory;
-} Stages;
-
-static int stage_at(const Stages *s, int rank, int chunk) {
-    return schedule_kind_stage(s->kind, &s->spec, rank, chunk);
-}
-
-static int rank_of_stage(const Stages *s, int stage) {
-    for (int place = 0; place < s->stages; place++)
-        if (stage_at(s, place / s->chunks, place % s->chunks) == stage) return place / s->chunks;
-    CHECK(false, "no rank holds stage %d", stage);
-    return -1;
-}
-
-// The lower rank of the edge between a stage and the next. Schedules with a placement of their own send over the
-// edges between neighbouring ranks in both directions.
-static int edge_rank(const Stages *s, int stage) {
-    if (!s->kind->stage) return stage;
-    int from = rank_of_stage(s, stage), to = rank_of_stage(s, stage + 1);
-    return from < to ? from : to;
-}
-
-static Status stages_open(Stages *s, const CostModel *costs, const Parts *parts, const ModelShape *model,
-                          const ParallelConfig *config) {
-    size_t stages = (size_t)grid_along(config->grid, AXIS_PP) * (size_t)config->chunks;
-    *s = (Stages){.parts = parts,
-                  .ranks = grid_along(config->grid, AXIS_PP),
-                  .chunks = config->chunks,
-                  .stages = (int)stages,
-                  .microbatches = parallel_config_microbatches(config),
-                  .kind = parallel_config_kind(config),
-                  .spec = parallel_config_schedule(config),
-                  .slower = slower_by_size(costs, config),
-                  .further_heads = config->further_heads};
-    double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + 2 * sizeof(int));
-    if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
-    s->forward_us = numbers, s->backward_us = numbers + stages;
-    s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
-    s->layers = (int *)(numbers + 4 * stages), s->dense = s->layers + stages;
-    s->last_rank = rank_of_stage(s, s->stages - 1);
-    Status status = parallel_config_layers(costs->stack, model, config, s->layers);
-    for (int stage = 0, first = 0; status == OK && stage < s->stages; first += s->layers[stage++])
-        s->dense[stage] = model_dense_layers(model, first, s->layers[stage]);
-    if (status != OK) free(s->memory);
-    return status;
-}
-
-static void stages_close(Stages *s) { free(s->memory); }
-
-static int part_count(const Stages *s, int stage, ModelPart part) {
-    int further = stage == s->stages - 1 ? s->further_heads : 0;
-    switch (part) {
-    case PART_EMBEDDING: return stage == 0;
-    case PART_HEAD: return (stage == s->stages - 1) + further;
-    case PART_DENSE: return s->dense[stage];
-    default: return s->layers[stage] - s->dense[stage] + further;
-    }
-}
-
-static double stage_sum(const Stages *s, int stage, const PartTime *times) {
-    double seconds = 0;
-    for (ModelPart part = 0; part < NUM_PARTS; part++)
-        seconds += part_count(s, stage, part) * times[part].total;
-    return seconds;
-}
-
-// In programs that wait for their messages, a message blocks both its ranks; in others it only arrives later.
-static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
-    double held = config->chunks > 1 ? costs->constants.interleaved_hold : 1, message_us[2];
-    bool waits = !costs->stack->overlaps_messages;
-    for (int leaves = 0; leaves < 2 && s->stages > 1; leaves++)
-        message_us[leaves] = s->slower * US * price_message(costs, config, leaves, s->parts->message_bytes);
-    for (int stage = 0; stage < s->stages; stage++) {
-        s->forward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->forward);
-        s->backward_us[stage] = s->slower * US * stage_sum(s, stage, s->parts->backward);
-        if (stage + 1 == s->stages) break;
-        double us = message_us[edge_leaves_node(costs, config, edge_rank(s, stage))];
-        s->hop_us[stage] = waits ? 0 : us;
-        s->hold_us[stage] = waits ? us * held : 0;
-    }
-}
-
-static ScheduleCosts stage_costs(const Stages *s) {
-    return (ScheduleCosts){.stage_forward_us = s->forward_us,
-                           .stage_backward_us = s->backward_us,
-                           .weight_fraction = s->parts->weight_fraction,
-                           .edge_hop_us = s->hop_us,
-                           .edge_hold_us = s->hold_us};
-}
 
 // ---- the end of a step ------------------------------------------------------------------------------
 
@@ -133,12 +18,12 @@ typedef struct {
 static Held rank_parameters(const Stages *s, const ModelShape *model, int rank) {
     Held held = {0};
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        int stage = stage_at(s, rank, chunk), further = stage == s->stages - 1 ? s->further_heads : 0;
+        int stage = stages_at(s, rank, chunk), further = stage == s->stages - 1 ? s->further_heads : 0;
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
-            int count = part_count(s, stage, part) - (part == PART_HEAD ? further : 0);
+            int count = stages_part_count(s, stage, part) - (part == PART_HEAD ? further : 0);
             held.dense += count * s->parts->parameters[part];
         }
-        held.experts += part_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
+        held.experts += stages_part_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
     }
     bool copies = !model->untied && rank && rank == s->last_rank;
     held.dense += copies ? s->parts->parameters[PART_EMBEDDING] : 0;
@@ -212,8 +97,8 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
     double bytes = gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        forward += count * s->forward_us[stage_at(s, 0, chunk)] / US;
-        backward += count * s->backward_us[stage_at(s, 0, chunk)] / US;
+        forward += count * s->forward_us[stages_at(s, 0, chunk)] / US;
+        backward += count * s->backward_us[stages_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
         return exposed_seconds(costs, config,
@@ -270,7 +155,7 @@ static double most_layers(const Stages *s) {
     double most = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
         double layers = 0;
-        for (int chunk = 0; chunk < s->chunks; chunk++) layers += s->layers[stage_at(s, rank, chunk)];
+        for (int chunk = 0; chunk < s->chunks; chunk++) layers += s->layers[stages_at(s, rank, chunk)];
         most = fmax(most, layers);
     }
     return most;
@@ -307,7 +192,8 @@ static int busiest(const Stages *s, const Simulation *simulation) {
 static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
-            double times = s->slower * s->microbatches * part_count(s, stage_at(s, rank, chunk), part);
+            double times =
+                s->slower * s->microbatches * stages_part_count(s, stages_at(s, rank, chunk), part);
             parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
             parts->experts += times * (s->parts->forward[part].experts + s->parts->backward[part].experts);
             parts->recompute += times * s->parts->again[part];
@@ -325,6 +211,7 @@ static void break_down(const Stages *s, const Stack *stack, const Simulation *si
     double whole_us = stack->steps_apart ? simulation->apart_us : simulation->computed_us;
     int rank = busiest(s, simulation);
     add_rank_parts(s, rank, parts);
+    parts->experts -= stages_hidden_seconds(s, rank, simulation);
     parts->stages = simulation->message_us[rank] / US;
     parts->compute = simulation->busy_us[rank] / US - parts->tensor - parts->experts;
     parts->bubble = whole_us / US - simulation->busy_us[rank] / US - parts->stages;
@@ -351,7 +238,7 @@ static void set_rates(const CostModel *costs, const ModelShape *model, const Sta
     double flops = 0, devices = parallel_config_devices(c);
     for (int stage = 0; stage < s->stages; stage++)
         for (ModelPart part = 0; part < NUM_PARTS; part++)
-            flops += s->parts->flops[part] * part_count(s, stage, part);
+            flops += s->parts->flops[part] * stages_part_count(s, stage, part);
     out->hardware_flops =
         flops * grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_CP) * c->batch / c->microbatch;
     out->model_flops =
@@ -412,7 +299,7 @@ static Status run_stages(const Stages *s, const ParallelConfig *config, Simulati
     Schedule schedule;
     ScheduleSpec spec = parallel_config_schedule(config);
     TRY(schedule_order(&schedule, &spec));
-    schedule_replay(&schedule, stage_costs(s), simulation);
+    schedule_replay(&schedule, stages_costs(s), simulation);
     schedule_destroy(&schedule);
     return OK;
 }
@@ -422,7 +309,7 @@ static Status open_priced(PlanCache *cache, const CostModel *costs, const ModelS
     const Parts *parts;
     TRY(parts_of(cache, costs, model, config, &parts));
     TRY(stages_open(s, costs, parts, model, config));
-    price_stages(s, costs, config);
+    stages_price(s, costs, config);
     return OK;
 }
 
@@ -457,12 +344,13 @@ static double pipeline_bound(const Stages *s) {
     for (int rank = 0; rank < s->ranks; rank++) {
         double us = 0;
         for (int chunk = 0; chunk < s->chunks; chunk++) {
-            int stage = stage_at(s, rank, chunk);
-            us += s->forward_us[stage] + s->backward_us[stage];
+            int stage = stages_at(s, rank, chunk);
+            us += stages_least_forward_us(s, stage) + stages_least_backward_us(s, stage);
         }
         most = fmax(most, before + s->microbatches * us);
-        int first = stage_at(s, rank, 0);
-        before += s->forward_us[first] + (s->kind->splits_backward ? 0 : s->backward_us[first]);
+        int first = stages_at(s, rank, 0);
+        before += stages_least_forward_us(s, first) +
+                  (s->kind->splits_backward ? 0 : stages_least_backward_us(s, first));
     }
     return most / US;
 }
@@ -485,7 +373,7 @@ Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelSha
     ScheduleSpec spec = parallel_config_schedule(config);
     TRY(open_priced(cache, costs, model, config, &s));
     Status status = schedule_create(schedule, &spec);
-    if (status == OK) schedule_simulate(schedule, stage_costs(&s), simulation);
+    if (status == OK) schedule_simulate(schedule, stages_costs(&s), simulation);
     stages_close(&s);
     return status;
 }
