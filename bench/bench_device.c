@@ -200,11 +200,11 @@ static void bench_activations(Bench *b) {
     bytes_row(b, "bias_gelu_forward", OP_BIAS_GELU_FORWARD, &(BiasGeluForward){x, bias, y, false}, 2 * bytes);
     bytes_row(b, "bias_gelu_backward", OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, y, false},
               3 * bytes);
-    bytes_row(b, "swiglu_forward", OP_SWIGLU_FORWARD, &(SwigluForward){wide, {0}, narrow, false},
+    bytes_row(b, "swiglu_forward", OP_SWIGLU_FORWARD, &(SwigluForward){wide, {0}, narrow, GATE_SILU, 0, 0},
               1.5 * bytes);
     wide.data = dy.data;
-    bytes_row(b, "swiglu_backward", OP_SWIGLU_BACKWARD, &(SwigluBackward){narrow, wide, {0}, wide, false},
-              2.5 * bytes);
+    bytes_row(b, "swiglu_backward", OP_SWIGLU_BACKWARD,
+              &(SwigluBackward){narrow, wide, {0}, wide, GATE_SILU, 0, 0}, 2.5 * bytes);
     read_row(b, "column_sum", OP_COLUMN_SUM, &(ColumnSum){x, sum}, bytes);
     bytes_row(b, "add", OP_ADD, &(Add){x, y}, 3 * bytes);
     arena_release(&b->arena, mark);

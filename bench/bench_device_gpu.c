@@ -172,11 +172,11 @@ static void bench_activations(Bench *b) {
         bias_gelu_backward(b->device, b->stream, (BiasGeluBackward){dy, x, bias, y, false});
     bytes_row(b, "bias_gelu_backward");
     for (int i = 0; turn(b, i); i++)
-        swiglu_forward(b->device, b->stream, (SwigluForward){wide, {0}, narrow, false});
+        swiglu_forward(b->device, b->stream, (SwigluForward){wide, {0}, narrow, GATE_SILU, 0, 0});
     bytes_row(b, "swiglu_forward");
     Tensor dwide = {dy.data, rows / 2, 2 * width, b->dtype};
     for (int i = 0; turn(b, i); i++)
-        swiglu_backward(b->device, b->stream, (SwigluBackward){narrow, wide, {0}, dwide, false});
+        swiglu_backward(b->device, b->stream, (SwigluBackward){narrow, wide, {0}, dwide, GATE_SILU, 0, 0});
     bytes_row(b, "swiglu_backward");
     for (int i = 0; turn(b, i); i++) column_sum(b->device, b->stream, (ColumnSum){x, sum});
     bytes_row(b, "column_sum");

@@ -4,7 +4,8 @@
 set(commit)
 execute_process(COMMAND git rev-parse --show-toplevel WORKING_DIRECTORY ${ROOT} OUTPUT_VARIABLE top ERROR_QUIET
                 OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(top STREQUAL ROOT)
+get_filename_component(root ${ROOT} REALPATH) # git prints no symbolic links
+if(top STREQUAL root)
   execute_process(COMMAND git describe --always --abbrev=12 --exclude=* "--dirty=, modified" WORKING_DIRECTORY ${ROOT}
                   OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()

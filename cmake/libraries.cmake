@@ -3,6 +3,12 @@
 set(TRIREME_WITHOUT "" CACHE STRING "libraries to do without although they are here, such as MPI;oneDNN, or all")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/base/libraries.def)
 set(libraries_present)
+set(processor other) # or one that has kernels of its own
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(processor x86-64)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(processor arm64)
+endif()
 set(unused_sources) # src/ files that another one takes the place of
 
 # optional_library(NAME FOUND [WITH FILE...] [WITHOUT FILE...]): FOUND is the name of the variable that says whether it is
@@ -46,8 +52,12 @@ endmacro()
 
 include(${CMAKE_CURRENT_LIST_DIR}/find_mpi.cmake)
 optional_library(MPI mpi_kinds)
-find_optional(oneDNN dnnl.h dnnl WITH device/cpu/onednn.c WITHOUT device/cpu/no_onednn.c
-              device/cpu/product.c)
+if(processor STREQUAL arm64) # whose products in fp32 are the kernels' own
+  set(HAS_oneDNN OFF)
+  list(APPEND unused_sources device/cpu/onednn.c)
+else()
+  find_optional(oneDNN dnnl.h dnnl WITH device/cpu/onednn.c WITHOUT device/cpu/no_onednn.c device/cpu/product.c)
+endif()
 find_optional(libyaml yaml.h yaml WITH formats/yaml_read.c config/yaml.c WITHOUT formats/no_yaml.c config/no_yaml.c)
 find_optional(PCRE2 pcre2.h pcre2-8 WITH tokenizer/pattern.c WITHOUT tokenizer/no_pattern.c)
 find_optional(zstd zstd.h zstd WITH corpus/zstandard.c WITHOUT corpus/no_zstandard.c)
@@ -55,6 +65,11 @@ find_optional(zlib zlib.h z WITH corpus/gzip.c WITHOUT corpus/no_gzip.c)
 find_optional(xxHash xxhash.h "" WITH base/hash.c WITHOUT base/no_xxhash.c)
 find_optional(SentencePiece sentencepiece_processor.h sentencepiece WITH tokenizer/sentencepiece.cc
               WITHOUT tokenizer/no_sentencepiece.c)
+if(processor STREQUAL arm64)
+  list(APPEND unused_sources device/cpu/pairs.c)
+else()
+  list(APPEND unused_sources device/cpu/mmla.c)
+endif()
 list(TRANSFORM unused_sources PREPEND ${CMAKE_SOURCE_DIR}/src/)
 string(REPLACE ";" " " present "${libraries_present}")
 set_source_files_properties(src/base/libraries.c PROPERTIES COMPILE_DEFINITIONS "LIBRARIES_PRESENT=\"${present}\"")

@@ -1,7 +1,7 @@
 // Two in one: the input as a GGUF file, and as instructions to write one.
 // Laws: what is written opens, and has the metadata and the tensors that were written; of what opens,
-// everything is inside the file.
-#include "formats/gguf.h"
+// everything is inside the file, and its tokenizer is opened or refused.
+#include "checkpoint/foreign/gguf_tokenizer.h"
 #include "fuzz.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +24,20 @@ static void read_tensors(const Gguf *file) {
     }
 }
 
+static void read_tokenizer(const Gguf *file) {
+    Tokenizer *t;
+    Status status = gguf_read_tokenizer(file, &t);
+    CHECK(status == OK || status == ERR_DATA || status == ERR_UNAVAILABLE || status == ERR_NO_INPUT,
+          "status %d: %s", (int)status, fail_message());
+    if (status != OK) return;
+    TokenList ids = {0};
+    if (tokenizer_encode(t, "a text, 123", 11, &ids) == OK)
+        for (size_t i = 0; i < ids.count; i++)
+            CHECK(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_vocab_size(t), "token %d", ids.ids[i]);
+    token_list_free(&ids);
+    tokenizer_close(t);
+}
+
 static void read_file(const char *path) {
     Gguf *file;
     Status status = gguf_open(&file, path);
@@ -36,6 +50,7 @@ static void read_file(const char *path) {
         gguf_string_is(&file->pairs[i], "llama");
     }
     read_tensors(file);
+    read_tokenizer(file);
     gguf_close(file);
 }
 

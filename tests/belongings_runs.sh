@@ -25,6 +25,8 @@ published() {
     sed -i 's/"eos_token_id": [0-9]*/"eos_token_id": [399, 77]/' model/config.json
     echo '{"do_sample": true, "temperature": 0.6, "eos_token_id": [399, 78]}' >model/generation_config.json
     echo "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '|' }}{% endfor %}" >model/chat_template.jinja
+    mkdir model/additional_chat_templates
+    echo "{% for m in messages %}{{ m['content'] }}{% endfor %}" >model/additional_chat_templates/rag.jinja
     echo '{"eos_token": "<|endoftext|>", "chat_template": "older", "model_max_length": 32}' >model/tokenizer_config.json
     echo '{"eos_token": "<|endoftext|>"}' >model/special_tokens_map.json
 }
@@ -44,6 +46,7 @@ keeps() {
         same "$name" model "$1"
         same "$name" model exported
     done
+    same additional_chat_templates/rag.jinja model exported
     grep -q '"eos_token_id": \[399, 77\]' exported/config.json || complain "$(grep eos exported/config.json)"
     grep -qaF "$(cat model/chat_template.jinja)" exported.gguf || complain "exported.gguf has no chat template"
 }
@@ -66,6 +69,29 @@ if check "an imported model keeps what belongs to it, through training, too"; th
     keeps imported/step-00000000
     train again --train-iters 2 --finetune --load imported --save again
     keeps again/step-00000002
+fi
+if check "the tokenizer inside a GGUF file is the model's, and its template"; then
+    with_model
+    run export --load model --to gguf --dtype f32 --output inside.gguf
+    run import inside.gguf --save from_gguf
+    for from in model inside.gguf from_gguf; do
+        for how in "" --chat; do
+            # shellcheck disable=SC2086
+            timeout 60 "$trireme" generate --load $from $how --prompt "document 7: café" --temperature 0 --max-new-tokens 8 \
+                >"${from%.gguf}$how.text" 2>text.log || complain "$from $how: $(tail -3 text.log)"
+            cmp "model$how.text" "${from%.gguf}$how.text" || complain "$from $how gives another text"
+        done
+    done
+    for from in model from_gguf/step-00000000; do
+        "$trireme" tokenizer encode documents.jsonl --tokenizer-model $from >"${from%/*}.ids" || complain "no ids of $from"
+    done
+    cmp model.ids from_gguf.ids || complain "other ids"
+    LC_ALL=C sed 's/gpt-2/gpt-9/' inside.gguf >unknown.gguf
+    refused 69 'is "gpt-9"; known: gpt-2, ' generate --load unknown.gguf --prompt x
+    refused 69 "give --tokenizer-model" import unknown.gguf --save unknown
+    run generate --load unknown.gguf --tokenizer-model model --prompt x --max-new-tokens 2
+    run import unknown.gguf --tokenizer-model model --save unknown
+    same tokenizer.json model unknown/step-00000000
 fi
 # A data set of others has no tokenizer: the model's is the run's.
 if check "the tokenizer of the model goes with it where the data have none"; then

@@ -287,6 +287,16 @@ static inline ModelShape deepseek3_moe(void) {
     return s;
 }
 
+// Biases of all linear layers, experts' and routers' too; gates that are cut off, sinks, alternating windows.
+static inline ModelShape gpt_oss(void) {
+    ModelShape s = mixtral();
+    s.activation = ACTIVATION_QUICK_GEGLU, s.glu_offset = 1, s.glu_clamp = 7;
+    s.no_linear_bias = false, s.softmax = SOFTMAX_SINKS;
+    s.window = 5, s.window_period = 2, s.window_layers = 1;
+    s.rope = (Rope){.kind = ROPE_YARN, .factor = 4, .low = 1, .high = 32, .original = 8, .unrounded = true};
+    return s;
+}
+
 typedef ModelShape MakeShape(void);
 static MakeShape *const shapes[] = {
     gpt2,          untied_gpt2,      llama,      tied_llama, biased_queries, biases_everywhere,
@@ -294,7 +304,7 @@ static MakeShape *const shapes[] = {
     qwen3,         smollm3,          phi3,       olmo2,      gemma2,         gemma3,
     neox,          stablelm,         granite,    nemotron,   minicpm3,       deepseek2,
     deepseek3,     mixtral,          qwen3_moe,  olmoe,      granite_moe,    deepseek2_lite,
-    deepseek3_moe, long_phi3,        qwen2_moe};
+    deepseek3_moe, long_phi3,        qwen2_moe,  gpt_oss};
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, MAX_ELEMENTS = 8192 };
 
 static inline void fill(const WeightSpec *weight, uint64_t seed, float *values) {

@@ -84,11 +84,11 @@ static void run_bias_gelu(Fixture *b, const int64_t *n, float p) {
 
 // p 1: GeGLU.
 static void run_swiglu(Fixture *b, const int64_t *n, float p) {
-    bool gelu = p > 0;
+    GateForm form = (GateForm)p;
     Tensor x = normals(b, n[0], 2 * n[1]), bias = optional(b, n[3], 1, 2 * n[1]), y = tensor(b, n[0], n[1]);
-    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y), gelu});
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, output(b, "y", y), form, 1, 0.7f});
     Tensor dy = normals(b, n[0], n[1]), dx = n[2] == OVER_X ? x : tensor(b, n[0], 2 * n[1]);
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx), gelu});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, output(b, "dx", dx), form, 1, 0.7f});
 }
 
 static void run_bias_dropout_add(Fixture *b, const int64_t *n, float p) {
@@ -328,6 +328,8 @@ static const Case CASES[] = {
     {"swiglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 0},
     {"geglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 1},
     {"geglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 1},
+    {"quick geglu", run_swiglu, 1e-6, 1, {13, 67, NEW, 0}, 2},
+    {"quick geglu with bias over x", run_swiglu, 1e-6, 1, {37, 128, OVER_X, 1}, 2},
     // rows, columns, in place
     {"scale", run_scale, 1e-6, 1, {7, 77, 0}, 0.3f},
     {"scale in place", run_scale, 1e-6, 1, {64, 128, 1}, 12},

@@ -30,6 +30,28 @@ z3 --ranks 4 --expert-model-parallel-size 2 --data-parallel-sharding-strategy op
 full --ranks 2 --expert-model-parallel-size 2 --recompute-granularity full --recompute-method uniform
 GRIDS
 fi
+if check "experts with biases train alike on every grid, and go out as a GPT-OSS"; then
+    biased=("${no_evaluation[@]}" --train-iters 6 --straggler-interval 0 --quick-geglu --glu-linear-offset 1
+        --activation-func-clamp-value 7 --normalization RMSNorm --position-embedding-type rope --softmax-type learnable
+        --window-size "7,0" --window-attn-skip-freq 2 --ffn-hidden-size 48 --untie-embeddings-and-output-weights --num-experts 8
+        --moe-router-topk 2)
+    train biased "${biased[@]}" --save biased
+    train b4 "${biased[@]}" --ranks 4 --tp 2 --expert-model-parallel-size 2 --moe-dispatch-rows 5
+    train b2 "${biased[@]}" --ranks 4 --tp 2 --sequence-parallel --expert-tensor-parallel-size 1 --expert-model-parallel-size 4
+    train b3 "${biased[@]}" --ranks 2 --expert-model-parallel-size 2 --data-parallel-sharding-strategy optim_grads_params
+    for name in b4 b2 b3; do expect_close biased "$name"; done
+    timeout 60 "$trireme" export --load biased --output oss --dtype f32 >export.log 2>&1 || complain "$(cat export.log)"
+    grep -q GptOssForCausalLM oss/config.json || complain "$(cat oss/config.json)"
+    timeout 60 "$trireme" import oss --save oss-back >import.log 2>&1 || complain "$(cat import.log)"
+    for from in biased oss oss-back; do
+        timeout 60 "$trireme" generate --load "$from" --prompt "the " --temperature 0 >"$from.txt" 2>"$from.err" ||
+            complain "$from: $(tail -1 "$from.err")"
+    done
+    timeout 60 "$trireme" generate --load oss --prompt "the " --temperature 0 --ranks 2 --tp 2 >ranks.txt 2>ranks.err
+    cmp -s biased.txt ranks.txt || complain "other text of two ranks: $(cat ranks.txt ranks.err)"
+    cmp -s biased.txt oss.txt || complain "other text: $(cat biased.txt oss.txt)"
+    cmp -s biased.txt oss-back.txt || complain "other text: $(cat biased.txt oss-back.txt)"
+fi
 if check "with --virtual-data-parallel neither data nor expert ranks change a bit"; then
     train v1 "${experts[@]}" --virtual-data-parallel 8
     train v2 "${experts[@]}" --virtual-data-parallel 8 --ranks 2 --expert-model-parallel-size 2
@@ -71,8 +93,17 @@ if check "losses of routers are metrics, alike on every grid; loads are of each 
     train few "${experts[@]}" "${few[@]}"
     train few4 "${experts[@]}" "${few[@]}" --ranks 4 --tp 2 --sequence-parallel
     expect_close few few4
-    [[ $(metric expert_dropped few) == "$(metric expert_dropped few4)" && $(metric expert_dropped few | head -1) == 0.* ]] ||
-        complain "dropped: $(metric expert_dropped few) and $(metric expert_dropped few4)"
+    train few8 "${experts[@]}" "${few[@]}" --ranks 8 --context-parallel-size 2 --tp 2 --sequence-parallel \
+        --moe-token-drop-policy position
+    train position "${experts[@]}" "${few[@]}" --moe-token-drop-policy position
+    expect_close position few8
+    train few2 "${experts[@]}" "${few[@]}" --ranks 2 --context-parallel-size 2
+    expect_close few few2
+    [[ $(metric expert_dropped few | head -1) == 0.* ]] || complain "nothing is dropped: $(metric expert_dropped few)"
+    for name in few4 few2; do
+        [[ $(metric expert_dropped few) == "$(metric expert_dropped $name)" ]] ||
+            complain "dropped: $(metric expert_dropped few) and $(metric expert_dropped $name)"
+    done
     [[ -z $(metric z_loss plain) ]] || complain "a loss that is not trained is written"
     grep -q '"layer": 3, "load_max": [1-8]' losses.jsonl || complain "layers: $(tail -1 losses.jsonl)"
     grep -q "experts/layer_1/load_entropy" board/* || complain "no layers in TensorBoard's files"
@@ -90,20 +121,37 @@ if check "biases of experts follow loads, and are saved, in bf16 too"; then
     timeout 60 "$trireme" evaluate --load again --data-path documents >verb.log 2>&1 || complain "evaluate: $(tail -1 verb.log)"
 fi
 if check "experts that are copies of an MLP compute what it does"; then
-    dense=("${no_evaluation[@]}" --train-iters 4 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
-        --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights)
-    train dense "${dense[@]}" --save dense
-    timeout 60 "$trireme" import dense --save copies --upcycle 4 --upcycle-topk 3 >import.log 2>&1 || complain "$(cat import.log)"
-    train further "${dense[@]}" --load dense --finetune --train-iters 1
-    train copies1 "${dense[@]}" --load copies --finetune --train-iters 1
-    train copies2 "${dense[@]}" --load copies --finetune --train-iters 1 --ranks 2 --expert-model-parallel-size 2
-    expect_close further copies1
-    expect_close further copies2
-    grep -q "load_max" copies2.jsonl || complain "no experts were trained"
+    for biases in --disable-bias-linear --no-disable-bias-linear; do
+        rm -rf dense copies
+        dense=("${no_evaluation[@]}" --train-iters 4 --straggler-interval 0 --swiglu --normalization RMSNorm "$biases"
+            --position-embedding-type rope --ffn-hidden-size 64 --untie-embeddings-and-output-weights)
+        train dense "${dense[@]}" --save dense
+        timeout 60 "$trireme" import dense --save copies --upcycle 4 --upcycle-topk 3 >import.log 2>&1 || complain "$(cat import.log)"
+        train further "${dense[@]}" --load dense --finetune --train-iters 1
+        train copies1 "${dense[@]}" --load copies --finetune --train-iters 1
+        train copies2 "${dense[@]}" --load copies --finetune --train-iters 1 --ranks 2 --expert-model-parallel-size 2
+        expect_close further copies1
+        expect_close further copies2
+        grep -q "load_max" copies2.jsonl || complain "no experts were trained"
+    done
     timeout 60 "$trireme" import copies --save twice --upcycle 4 >import.log 2>&1 && complain "experts of experts"
     grep -q "has experts already" import.log || complain "$(cat import.log)"
     timeout 60 "$trireme" import dense --save twice --upcycle 4 --upcycle-topk 5 >import.log 2>&1
     [[ $? == 78 && $(cat import.log) == *"use 4 or less"* ]] || complain "$(cat import.log)"
+fi
+if check "copies of the MLPs of a Qwen2 go out as a Granite-MoE, with zeros for the bias that they have not"; then
+    qwen=("${no_evaluation[@]}" --train-iters 2 --straggler-interval 0 --swiglu --normalization RMSNorm --disable-bias-linear
+        --add-qkv-bias --position-embedding-type rope --ffn-hidden-size 64 --model-family qwen2 --lr 1e-2)
+    perplexity() { sed -n 's/.*perplexity \([0-9.]*\)[0-9][0-9]$/\1/p' "$1.log"; } # but for what rounding changes
+    train qwen "${qwen[@]}" --save qwen
+    timeout 60 "$trireme" import qwen --save qwen-copies --upcycle 4 >import.log 2>&1 || complain "$(cat import.log)"
+    timeout 60 "$trireme" export --load qwen-copies --output qwen-hf --dtype f32 >export.log 2>&1 || complain "$(cat export.log)"
+    grep -q GraniteMoeForCausalLM qwen-hf/config.json || complain "$(cat qwen-hf/config.json)"
+    grep -q "o_proj.bias" qwen-hf/model.safetensors || complain "no zeros"
+    for from in qwen qwen-copies qwen-hf; do
+        timeout 60 "$trireme" evaluate --load "$from" --data-path documents >"$from.log" 2>&1 || complain "$(tail -1 "$from.log")"
+        [[ -n $(perplexity qwen) && $(perplexity qwen) == "$(perplexity "$from")" ]] || complain "perplexity $(perplexity "$from"), not $(perplexity qwen)"
+    done
 fi
 # refused CODE WORDS OPTION...
 refused() {
@@ -125,10 +173,11 @@ if check "what cannot be is refused before work starts, with a value that can"; 
     refused 78 "does not divide into --moe-router-num-groups 3" --moe-router-num-groups 3 --moe-router-group-topk 1
     refused 78 "or add --sequence-parallel" --ranks 4 --tp 2 --expert-tensor-parallel-size 1
     refused 78 "needs --moe-router-score-function sigmoid" --moe-router-enable-expert-bias
+    refused 78 "does not go with both shared experts and --add-mlp-bias: leave it out" --add-mlp-bias
+    refused 78 "does not go with both shared experts and biases of linear layers: add" --no-disable-bias-linear
     refused 78 "--moe-layer-freq 'x'" --moe-layer-freq x
     refused 78 "per token" --audit-interval 2 --moe-aux-loss-coeff 0.1 --calculate-per-token-loss
     refused 64 "[1,65536]" --moe-expert-capacity-factor 0.9
-    refused 78 "needs --context-parallel-size 1" --moe-expert-capacity-factor 1 --ranks 2 --context-parallel-size 2
     refused 64 "--moe-router-load-balancing-type" --moe-router-load-balancing-type some
 fi
 finish

@@ -49,6 +49,13 @@ static const float *weight_named(const Params *params, float **whole, const char
     CHECK(false, "no parameter %s", name);
 }
 
+// Puts row `row` of a tensor in its place, among the columns of its matrix where the file has these as lines.
+static void put_row(const TheirTensor *t, int64_t row, const float *ours, float *out) {
+    int64_t height = tensor_matrix_rows(t), step = t->transposed ? height : 1;
+    float *to = out + (t->transposed ? row / height * height * t->cols + row % height : row * t->cols);
+    for (int64_t c = 0; c < t->cols; c++) to[c * step] = ours[c];
+}
+
 // Puts a tensor of theirs together from the rows of ours.
 static void fill_tensor(const Mapping *m, const TheirTensor *t, const Params *params, float **whole,
                         float *out) {
@@ -56,8 +63,7 @@ static void fill_tensor(const Mapping *m, const TheirTensor *t, const Params *pa
         const WeightStrip *s = &m->strips[t->strip + n];
         const float *ours = weight_named(params, whole, m->weights[s->weight].name);
         for (int64_t i = 0; i < s->per * s->groups; i++)
-            memcpy(out + (s->first + tensor_row_stored(t, i)) * t->cols, ours + strip_row(s, i) * t->cols,
-                   (size_t)t->cols * sizeof *out);
+            put_row(t, s->first + tensor_row_stored(t, i), ours + strip_row(s, i) * t->cols, out);
     }
 }
 

@@ -253,7 +253,7 @@ train taken "${small[@]}" --bf16 --ranks 4 --tp 2 --pp 2 --train-iters 1
 "$trireme" models >list || complain "models: exit $?"
 [[ $(wc -l <list) -ge 30 ]] || complain "only $(wc -l <list) models: $(cat list)"
 for row in "mixtral-8x7b 46.70B 12.88B" "mixtral-8x22b 140.63B 39.16B" "qwen3-30b-a3b 30.53B 3.35B" \
-    "qwen3-235b-a22b 235.09B 22.19B" "olmoe-1b-7b 6.92B 1.28B" "deepseek-v2-lite-16b 15.71B 2.66B" \
+    "gpt-oss-20b 20.91B 4.19B" "gpt-oss-120b 116.83B 5.71B" "qwen3-235b-a22b 235.09B 22.19B" "olmoe-1b-7b 6.92B 1.28B" "deepseek-v2-lite-16b 15.71B 2.66B" \
     "deepseek-v3-671b 671.03B 37.55B" "llama3-8b 8.03B -"; do
     read -r model total active <<<"$row"
     grep -Eq "^$model +$total +$active " list || complain "no $row in: $(grep "^$model" list)"

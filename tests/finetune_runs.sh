@@ -225,7 +225,11 @@ if check "a GGUF file and a checkpoint are models, too"; then
     [[ -s model-tuned/hf/config.json ]] || complain "no model-tuned: $(ls)"
     tune from_checkpoint random chats.jsonl --train-iters 2 --chat-template alpaca
     [[ -s random-tuned/hf/chat_template.jinja ]] || complain "the template that was named is not with the model"
-    refused 66 "--tokenizer-model" tuned/model.gguf chats.jsonl --save nameless
+    tune inside tuned/model.gguf chats.jsonl --save inside --train-iters 2
+    says inside "trireme import tuned/model.gguf --save inside/base"
+    for file in hf/tokenizer.json base/step-00000000/chat_template.jinja; do
+        [[ -s inside/$file ]] || complain "no inside/$file: $(ls inside/*)"
+    done
 fi
 if check "few conversations are a sample each, and some are held out"; then
     head -6 chats.jsonl >few.jsonl

@@ -132,14 +132,36 @@ static void model_bias_gelu_backward(const BiasGeluBackward *p) {
     }
 }
 
+// The gate and the up column as GATE_QUICK uses them, and whether it cuts them off.
+typedef struct {
+    float g, u;
+    bool cut_g, cut_u;
+} QuickInputs;
+
+static inline QuickInputs model_quick_inputs(float g, float u, float clamp) {
+    return (QuickInputs){g > clamp ? clamp : g,
+                         u > clamp    ? clamp
+                         : u < -clamp ? -clamp
+                                      : u,
+                         g > clamp, fabsf(u) > clamp};
+}
+
+static inline float model_silu(float g, float z) {
+    const float e = model_exp2(fminf(z, 80.0f) * 1.44269504f);
+    return g * (e * (1.0f / (1.0f + e)));
+}
+
 static void model_swiglu_forward(const SwigluForward *p) {
     const int64_t cols = p->y.cols;
     for (int64_t i = 0; i < tensor_count(p->y); i++) {
         const int64_t c = i % cols, gate = i / cols * 2 * cols + c;
         const float g = value(p->x, gate) + value_or_zero(p->bias, c);
-        const float e = model_exp2(fminf(g, 80.0f) * 1.44269504f), silu = g * (e * (1.0f / (1.0f + e)));
-        put(p->y, i,
-            (p->gelu ? model_gelu(g) : silu) * (value(p->x, gate + cols) + value_or_zero(p->bias, cols + c)));
+        const float u = value(p->x, gate + cols) + value_or_zero(p->bias, cols + c);
+        const QuickInputs quick = model_quick_inputs(g, u, p->clamp);
+        if (p->form == GATE_QUICK)
+            put(p->y, i, model_silu(quick.g, quick.g * 1.702f) * (quick.u + p->offset));
+        else
+            put(p->y, i, (p->form == GATE_GELU ? model_gelu(g) : model_silu(g, g)) * u);
     }
 }
 
@@ -147,12 +169,18 @@ static void model_swiglu_backward(const SwigluBackward *p) {
     const int64_t cols = p->dy.cols;
     for (int64_t i = 0; i < tensor_count(p->dy); i++) {
         const int64_t c = i % cols, gate = i / cols * 2 * cols + c;
-        const float g = value(p->x, gate) + value_or_zero(p->bias, c), dy = value(p->dy, i);
-        const float u = value(p->x, gate + cols) + value_or_zero(p->bias, cols + c);
-        const float e = model_exp2(-fabsf(g) * 1.44269504f), large = 1.0f / (1.0f + e), small = e * large;
-        const float s = g < 0 ? small : large;
-        put(p->dx, gate, dy * u * (p->gelu ? model_gelu_slope(g) : fmaf(g, small * large, s)));
-        put(p->dx, gate + cols, dy * (p->gelu ? model_gelu(g) : g * s));
+        float g = value(p->x, gate) + value_or_zero(p->bias, c), dy = value(p->dy, i);
+        float u = value(p->x, gate + cols) + value_or_zero(p->bias, cols + c);
+        const QuickInputs quick = model_quick_inputs(g, u, p->clamp);
+        const bool is_quick = p->form == GATE_QUICK, is_gelu = p->form == GATE_GELU;
+        if (is_quick) g = quick.g, u = quick.u + p->offset;
+        const float z = is_quick ? g * 1.702f : g;
+        const float e = model_exp2(-fabsf(z) * 1.44269504f), large = 1.0f / (1.0f + e), small = e * large;
+        const float s = z < 0 ? small : large;
+        put(p->dx, gate,
+            is_quick && quick.cut_g ? 0
+                                    : dy * u * (is_gelu ? model_gelu_slope(g) : fmaf(z, small * large, s)));
+        put(p->dx, gate + cols, is_quick && quick.cut_u ? 0 : dy * (is_gelu ? model_gelu(g) : g * s));
     }
 }
 

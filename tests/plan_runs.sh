@@ -56,6 +56,29 @@ if check "--top says how many configurations are shown"; then
     [[ $(grep -c '1f1b\b.*[0-9]$\|interleaved .*[0-9]$' more.out) == 12 ]] || complain "no 12 rows: $(cat more.out)"
 fi
 
+if check "slow nodes have a price, a place, and a layout that a run takes"; then
+    slow=("${question[@]}" --tp 8 --pp 16 --vp 2 --micro-batch-size 1 --sequence-parallel --use-distributed-optimizer)
+    answer slow "${slow[@]}" --slow-nodes 4:compute=1.3 --json
+    answer even "${slow[@]}" --json
+    close "$(number slow even_s)" "$(number even step_s)" 1e-9 || complain "even: $(number slow even_s) s, $(number even step_s)"
+    awk -v e="$(number slow even_s)" -v s="$(number slow step_s)" -v w="$(number slow worst_s)" -v l="$(number slow spared_s)" \
+        'BEGIN { exit !(e < l && l < s && s < w && w < 1.31 * e) }' || complain "$(tr ',' '\n' <slow.out | grep _s)"
+    answer said "${slow[@]}" --slow-nodes 4:compute=1.3
+    says said "Slow nodes: 4, computing takes 1.3 times as long"
+    layout=$(sed -n 's/^ *--pipeline-model-parallel-layout "\(.*\)"$/\1/p' said.out)
+    timeout 60 "$trireme" train --num-layers 96 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --vocab-size 128 \
+        --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1 --global-batch-size 16 --train-iters 1 --lr 1e-3 --ranks 16 \
+        --pipeline-model-parallel-size 16 --pipeline-model-parallel-layout "$layout" --dry-run >layout.log 2>&1 ||
+        complain "layout '$layout': $(tail -3 layout.log)"
+fi
+
+# Both kinds by themselves, of rows to which no constant was fitted: 12 rows of ZB-1p, 12 of ZB-2p.
+if check "published zero-bubble schedules are predicted within 4 %"; then
+    answer zb --rows "$here/../measured/qi2023_zero_bubble.csv"
+    awk '$1 ~ /^qi2023-/ { k = substr($1, 8) + 0 > 36; n[k]++; sum[k] += $NF < 0 ? -$NF : $NF }
+        END { exit !(n[0] == 12 && n[1] == 12 && sum[0] < 12 * 4 && sum[1] < 12 * 4) }' zb.out || complain "$(cat zb.out)"
+fi
+
 low=(--model llama3-70b --gpus 64 --machine gb200-nvl72 --global-batch-size 256)
 if check "products of 8 and 4 bits have their rates, flags and stack"; then
     answer plain "${low[@]}" --json
@@ -122,6 +145,50 @@ if check "time and cost are the step's"; then
         complain "the run costs $(number json run_dollars)"
     awk -v low="$(number json low_s)" -v step="$(number json step_s)" -v high="$(number json high_s)" \
         'BEGIN { exit !(low < step && step < high) }' || complain "no interval around the step"
+fi
+if check "energy is the power of all machines for the time of the run"; then
+    answer energy "${question[@]}" --tokens 300B --pue 1.2 --json
+    close "$(number energy run_kwh)" \
+        "$(awk -v s="$(number energy run_s)" 'BEGIN { print s / 3600 * 1024 / 8 * 6.5 * 1.2 }')" 1e-5 ||
+        complain "128 nodes of 6.5 kW take $(number energy run_kwh) kWh in $(number energy run_s) s"
+    answer energy "${question[@]}" --tokens 300B
+    says energy "MWh, at 812.5 W for a GPU with its share of a node"
+    answer energy "${question[@]/dgx-a100/mi300x}" --tokens 300B
+    says energy "at 750 W for a GPU alone, without the rest of a node"
+fi
+# --vary asks what a command line of its own would.
+vary=(--model gpt3-175b --global-batch-size 1536 --tokens 300B --pue 1.1)
+# cell NAME NUMBER: one cell of an answer's JSON, as an answer of its own.
+cell() { tr '\n' ' ' <"$1.out" | sed 's/{"model": {/\n&/g' | sed -n "$(($2 + 1))p"; }
+if check "--vary asks what a command line of its own would"; then
+    answer cells "${vary[@]}" --vary machine=dgx-a100@2.10,dgx-h100 gpus=512,1024 --price 3 --json
+    at=0
+    for machine in "dgx-a100 --price 2.10" "dgx-h100 --price 3"; do
+        for gpus in 512 1024; do
+            at=$((at + 1))
+            # shellcheck disable=SC2086 # two words and a price
+            answer alone "${vary[@]}" --machine $machine --gpus "$gpus" --json
+            cell cells $at >one.out
+            for member in machine devices price watts; do
+                [[ $(number one $member) == "$(number alone $member)" && -n $(number one $member) ]] ||
+                    complain "$machine $gpus: $member $(number one $member), alone $(number alone $member)"
+            done
+            for member in run_s run_dollars run_kwh step_s mfu hfu tp pp dp vp total; do
+                close "$(number one $member)" "$(number alone $member)" 0 ||
+                    complain "$machine $gpus: $member $(number one $member), alone $(number alone $member)"
+            done
+        done
+    done
+fi
+if check "--vary prints a table and its front"; then
+    answer table "${vary[@]}" --vary machine=dgx-a100@2.10,dgx-h100@3.5 gpus=512,1024,1100
+    [[ $(grep -c '^\* dgx-h100' table.out) == 2 && $(grep -c '^\*' table.out) == 3 ]] || complain "the front: $(cat table.out)"
+    says table "1100   1536    2048  no configuration of 1100 devices keeps the rules"
+    answer table "${question[@]}" --vary seq-length=1024,2048 global-batch-size=512,1024
+    [[ $(grep -c '^  dgx-a100  *1024' table.out) == 4 ]] || complain "no 4 rows: $(cat table.out)"
+    says table "With --tokens there are time, money and energy"
+    answer table "${question[@]}" --tp 8 --pp 16 --mbs 1 --vary gpus=1024,2048,192
+    says table "ask for a multiple of 128 devices, not 192"
 fi
 if check "constraints are kept"; then
     need answer_json
@@ -409,9 +476,29 @@ refuse 64 "--global-batch-size is required" --model gpt3-175b --gpus 8 --machine
 refuse 64 "there are" "${question[@]}" --stack nobody
 refuse 64 "such as 300B" "${question[@]}" --tokens 300X
 refuse 64 "such as 300B" "${question[@]}" --tokens -3B
+refuse 64 "the number of nodes is wrong" "${question[@]}" --slow-nodes x:compute=2
+refuse 64 "what is slow there is not one of the three" "${question[@]}" --slow-nodes 1:memory=2
+refuse 64 "a factor is wrong" "${question[@]}" --slow-nodes 1:compute=0.5
+refuse 64 "leave out --html" "${question[@]}" --slow-nodes 1:compute=2 --html page.html
+refuse 64 "such as 1:compute=1.2" "${question[@]}" --slow-nodes 1:compute=2,
+refuse 78 "use 1 to 127" "${question[@]}" --slow-nodes 128:compute=2
+refuse 78 "there is one node" --model gpt2-124m --gpus 8 --machine dgx-a100 --gbs 8 --slow-nodes 1:compute=2
 refuse 64 "a share above 0 and up to 1 is expected, such as 0.9" "${question[@]}" --tokens 3B --goodput 1.5
 refuse 66 "neither a share above 0 and up to 1 nor a run's ledger" "${question[@]}" --tokens 3B --goodput none
 refuse 64 "(0,)" "${question[@]}" --price 0
+refuse 64 "what varies is machine, gpus, global-batch-size or seq-length" "${question[@]}" --vary batch=3
+refuse 64 "what varies is machine" "${question[@]}" --vary gpus
+refuse 64 "a value is empty" "${question[@]}" --vary gpus=8,,16
+refuse 64 "8 is there twice" "${question[@]}" --vary gpus=8,16,8
+refuse 64 "gpus is there twice" "${question[@]}" --vary gpus=8,16 gpus=32
+refuse 64 "--vary: --gpus: 0 is not allowed here" "${question[@]}" --vary gpus=8,0
+refuse 64 "--vary: --gpus: 'many'" "${question[@]}" --vary gpus=8,many
+refuse 64 "did you mean dgx-a100?" "${question[@]}" --vary machine=dgx-a100,dgx-a10
+refuse 64 "--vary: --price: 'free'" "${question[@]}" --vary machine=dgx-a100@free
+refuse 64 "at most 16 values" "${question[@]}" --vary gpus=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
+refuse 78 "with dgx-a100 and 4096 tokens: --max-position-embeddings (2048)" "${question[@]}" --vary seq-length=2048,4096
+refuse 64 "leave out --vary" --rows rows.csv --vary gpus=8
+refuse 64 "[1,10]" "${question[@]}" --pue 0.9
 refuse 64 "not word" "${question[@]}" word
 refuse 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7
 refuse 78 "use --gpus 128" --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --dp 2

@@ -95,8 +95,17 @@ static void make_experts(ModelShape *s) {
     s->experts = 4, s->experts_topk = 2, s->expert_ffn = 16, s->shared_ffn = 8;
 }
 
+// Biases everywhere, and gates of which some are cut off, as in GPT-OSS.
+static void make_biased_experts(ModelShape *s) {
+    make_experts(s);
+    s->shared_ffn = 0, s->no_linear_bias = false;
+    s->activation = ACTIVATION_QUICK_GEGLU, s->glu_offset = 1, s->glu_clamp = 0.1f;
+    s->softmax = SOFTMAX_SINKS, s->window = 5, s->window_period = 2, s->window_layers = 1;
+    s->rope = (Rope){.kind = ROPE_YARN, .factor = 4, .low = 1, .high = 32, .original = 8, .unrounded = true};
+}
+
 const char *const run_model_names[NUM_RUN_MODELS] = {"gpt",  "llama",  "sandwich", "parallel",
-                                                     "post", "latent", "experts"};
+                                                     "post", "latent", "experts",  "biased experts"};
 
 void run_make_model(EngineSpec *spec, RunModel model) {
     if (model == RUN_GPT) return;
@@ -106,6 +115,7 @@ void run_make_model(EngineSpec *spec, RunModel model) {
     if (model == RUN_POST) make_post(&spec->shape);
     if (model == RUN_LATENT) make_latent(&spec->shape);
     if (model == RUN_EXPERTS) make_experts(&spec->shape);
+    if (model == RUN_BIASED_EXPERTS) make_biased_experts(&spec->shape);
 }
 
 int32_t run_token(int64_t sample, int64_t position, int vocabulary) {

@@ -48,9 +48,10 @@ void run_prefer(EngineSpec *spec, const char *loss);
 void run_make_llama(EngineSpec *spec);
 // Gives its attention a window in two of three layers, sinks, a scale and a cap of scores.
 void run_limit_attention(EngineSpec *spec);
-// The models that the laws hold for; the last three are Llamas with the features of other families: norms before and after
+// The models that the laws hold for; the others are Llamas with the features of other families: norms before and after
 // by 1 + weight, norms of heads, caps, windows of some layers, two bases of rotations, layers without; parallel blocks,
-// LayerNorm, squared ReLU, multipliers; norms after alone, norms of all heads together.
+// LayerNorm, squared ReLU, multipliers; norms after alone, norms of all heads together; latent attention; experts and shared ones; experts with biases,
+// gates that are cut off, sinks, alternating windows.
 typedef enum {
     RUN_GPT,
     RUN_LLAMA,
@@ -59,6 +60,7 @@ typedef enum {
     RUN_POST,
     RUN_LATENT,
     RUN_EXPERTS,
+    RUN_BIASED_EXPERTS,
     NUM_RUN_MODELS
 } RunModel;
 extern const char *const run_model_names[NUM_RUN_MODELS];

@@ -62,6 +62,36 @@ static void order(void) {
     expect_text(mine, "3,7");
 }
 
+// The shares of ranks in sixteen cores of one socket, of four NUMA domains of which the last one has `last` cores.
+static void expect_domains(const char *what, int last, int ranks, int threads, const char *const *shares) {
+    const char *root = harness_path(what);
+    static const char *const lists[] = {"0,4,8,12", "1,5,9,13", "2,6,10,14", "3,7,11,15"};
+    for (int id = 0; id < 16; id++) tree_processor(root, id, 0, id);
+    tree_write(root, "0-3", "devices/system/node/online");
+    for (int i = 0; i < 4; i++) tree_write(root, lists[i], "devices/system/node/node%d/cpulist", i);
+    Cores allowed = {12 + last, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}, none = {0}, mine;
+    RankCores all[8];
+    for (int r = 0; r < ranks; r++) all[r] = cores_of_rank(&allowed, &none);
+    EXPECT(cores_order(&allowed, root) == 4, "four domains");
+    for (int r = 0; r < ranks; r++) {
+        EXPECT(cores_divide(all, ranks, threads, r, root, &mine), "%s: rank %d", what, r);
+        expect_text(mine, shares[r]);
+    }
+}
+
+// A rank stays in one domain, or has whole ones, where numbers permit it.
+static void domains(void) {
+    static const char *const one_each[] = {"0,4,8,12", "1,5,9,13", "2,6,10,14", "3,7,11,15"};
+    expect_domains("one each", 4, 4, 4, one_each);
+    expect_domains("two each", 4, 2, 8, (const char *[]){"0-1,4-5,8-9,12-13", "2-3,6-7,10-11,14-15"});
+    expect_domains("halves", 4, 8, 2,
+                   (const char *[]){"0,4", "8,12", "1,5", "9,13", "2,6", "10,14", "3,7", "11,15"});
+    // A cpuset without core 15: shares are whole domains, not quarters of fifteen cores.
+    expect_domains("cpuset", 3, 4, 3, (const char *[]){"0,4,8,12", "1,5,9,13", "2,6,10,14", "3,7,11"});
+    // Three ranks do not divide four domains.
+    expect_domains("three", 4, 3, 5, (const char *[]){"0-1,4,8,12", "2,5-6,9,13", "3,7,10-11,14-15"});
+}
+
 static void binding(void) {
     Cores before, now, one;
     cores_allowed(&before);
@@ -185,8 +215,10 @@ static void not_near_gpus(void) {
 static void limits(void) {
     Cores all;
     cores_allowed(&all);
+    int usable = cores_usable();
+    EXPECT(usable >= 1 && usable <= all.count, "%d of %d processors", usable, all.count);
     EXPECT(cores_limit(1) == 1, "%d threads", cores_limit(1));
-    EXPECT(cores_limit(all.count + 1) == all.count, "%d threads", cores_limit(all.count + 1));
+    EXPECT(cores_limit(usable + 1) == usable, "%d threads", cores_limit(usable + 1));
 }
 
 // ---- waiting: this program starts itself, as its own child ------------------------------------------------
@@ -232,6 +264,7 @@ int main(int argc, char **argv) {
     program = argv[0];
     return harness_run((const Test[]){{"shares", shares},
                                       {"order", order},
+                                      {"domains", domains},
                                       {"binding", binding},
                                       {"words", words},
                                       {"lists", lists},

@@ -47,6 +47,17 @@ static void keys_differ_by_every_part(void) {
     for (int i = 0; i < 5; i++) EXPECT(memcmp(&key, &others[i], sizeof key) != 0, "other purpose %d", i);
 }
 
+// Many are computed together, by other arithmetic: still each has the bits that it has alone.
+static void fill_of_many_gives_the_single_values(void) {
+    enum { COUNT = 1 << 18 };
+    static float out[COUNT];
+    int64_t bad = 0;
+    RngKey key = rng_key(6, "many", 0);
+    rng_fill_normal(key, 3, COUNT, 0, 1, out);
+    for (uint64_t i = 0; i < COUNT; i++) bad += out[i] != rng_normal(key, 3 + i);
+    EXPECT(!bad, "%lld differ", (long long)bad);
+}
+
 static void fill_gives_the_single_values(void) {
     enum { COUNT = 23 };
     RngKey key = rng_key(5, "fill", 0);
@@ -84,12 +95,14 @@ static void dropout_drops_its_share(void) {
 }
 
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"philox_known_answers", philox_known_answers},
-                                      {"words_are_lanes_of_blocks", words_are_lanes_of_blocks},
-                                      {"keys_differ_by_every_part", keys_differ_by_every_part},
-                                      {"fill_gives_the_single_values", fill_gives_the_single_values},
-                                      {"normals_are_normal", normals_are_normal},
-                                      {"dropout_drops_its_share", dropout_drops_its_share},
-                                      {0}},
-                       argc, argv);
+    return harness_run(
+        (const Test[]){{"philox_known_answers", philox_known_answers},
+                       {"words_are_lanes_of_blocks", words_are_lanes_of_blocks},
+                       {"keys_differ_by_every_part", keys_differ_by_every_part},
+                       {"fill_gives_the_single_values", fill_gives_the_single_values},
+                       {"fill_of_many_gives_the_single_values", fill_of_many_gives_the_single_values},
+                       {"normals_are_normal", normals_are_normal},
+                       {"dropout_drops_its_share", dropout_drops_its_share},
+                       {0}},
+        argc, argv);
 }

@@ -1,4 +1,5 @@
 // The memory that a process may take: of the system, of its control groups and those above them; and command lines.
+#include "base/control_groups.h"
 #include "base/file.h"
 #include "base/room.h"
 #include "base/words.h"
@@ -51,6 +52,31 @@ static void of_version_1(void) {
     expect_room(50000); // no more than is used can be dropped
 }
 
+static void expect_processors(int expected) {
+    int processors = control_groups_processors(root());
+    EXPECT(processors == expected, "%d processors, not %d", processors, expected);
+}
+
+static void processors(void) {
+    expect_processors(INT32_MAX);
+    put("/proc/self/cgroup", "0::/a/b\n");
+    put("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    expect_processors(INT32_MAX);
+    put("/sys/fs/cgroup/a/cpu.max", "650000 100000\n");
+    expect_processors(6); // of the group above
+    put("/sys/fs/cgroup/a/b/cpu.max", "20000 100000\n");
+    expect_processors(1);
+    put("/proc/self/cgroup", "5:cpuacct,cpu:/x\n4:cpuset:/y\n");
+    expect_processors(INT32_MAX);
+    put("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
+    put("/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "50000\n");
+    expect_processors(INT32_MAX);
+    put("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n");
+    expect_processors(4);
+    put("/proc/self/cgroup", "4:cpuset:/x\n"); // no group of this controller
+    expect_processors(INT32_MAX);
+}
+
 static void here(void) {
     EXPECT(memory_room("") > 1 << 20, "%lld bytes", (long long)memory_room(""));
     EXPECT(memory_room("") < INT64_MAX, "nothing says anything");
@@ -79,6 +105,7 @@ static void words(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"of version 2", of_version_2},
                                       {"of version 1", of_version_1},
+                                      {"processors", processors},
                                       {"here", here},
                                       {"words", words},
                                       {0}},

@@ -210,6 +210,7 @@ static void wrong_rows_are_refused(void) {
                {" precision=int8", "precision 'int8': one of bf16, fp16, fp32"},
                {" sequence_parallel=2", "sequence_parallel '2': 0 or 1"},
                {" schedule=none", "schedule 'none'"},
+               {" stash_limit=0", "stash_limit '0': a whole number from 1"},
                {" schedule=1f1b", "vp '2': the schedule 1f1b has 1 chunk per rank"},
                {" schedule=2f2b", "schedule '2f2b'"},
                {" tp=16777216 dp=16777216", "GPUs"},
@@ -248,6 +249,9 @@ static void schedules_have_their_chunks(void) {
     plan_rows_free(&rows);
     EXPECT_OK(read_one(" schedule=zb-v vp=3", &rows));
     EXPECT(rows.count == 1 && rows.items[0].config.chunks == 3, "zb-v with vp 3");
+    plan_rows_free(&rows);
+    EXPECT_OK(read_one(" schedule=auto vp=1 stash_limit=8", &rows));
+    EXPECT(parallel_config_schedule(&rows.items[0].config).stash_limit == 8, "auto with 8 stashes");
     plan_rows_free(&rows);
 }
 

@@ -26,7 +26,8 @@ static double change(const AdapterKind *kind, const SafeTensor *t, int64_t row, 
 }
 
 static bool is_linear(const char *name) {
-    bool experts = strstr(name, "expert") || strstr(name, "mlp.gate.") || strstr(name, "_moe.");
+    bool experts = strstr(name, "expert") || strstr(name, "mlp.gate.") || strstr(name, "_moe.") ||
+                   strstr(name, "mlp.router.") || strstr(name, ".sinks");
     return !experts && !strstr(name, "norm") && !strstr(name, ".ln_") && !strstr(name, "bias") &&
            (strstr(name, ".h.") || strstr(name, "layers."));
 }

@@ -86,7 +86,7 @@ static void end_tokens(void) {
     expect_ends(file.text, " 2 40");
 }
 
-// The tokenizer of a GGUF file is not read, but its chat template is kept.
+// The chat template inside a GGUF file is the model's.
 static void template_of_gguf(void) {
     Path save = path_of("template"), theirs = their_model(save.text, "theirs", "eos_token_id", "2"),
          imported = inside(save.text, "imported"), file = inside(save.text, "model.gguf");
@@ -98,6 +98,27 @@ static void template_of_gguf(void) {
     import_to(file.text, imported.text);
     expect_same_file(inside(theirs.text, "chat_template.jinja").text,
                      inside(imported.text, "step-00000000/chat_template.jinja").text);
+}
+
+// Templates with names come in and go out, and nothing else of their folder.
+static void named_templates(void) {
+    Path save = path_of("named"), theirs = their_model(save.text, "theirs", "eos_token_id", "2"),
+         imported = inside(save.text, "imported"), back = inside(save.text, "back"),
+         folder = inside(theirs.text, "additional_chat_templates");
+    EXPECT_OK(folder_make(folder.text));
+    put(folder.text, "rag.jinja", "{{ documents }}", 15);
+    put(folder.text, "a.jinja", "{{ tools }}", 11);
+    put(folder.text, "notes.txt", "x", 1);
+    put(folder.text, ".jinja", "x", 1);
+    import_to(theirs.text, imported.text);
+    export_to(imported.text, back.text, FILE_F32);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "additional_chat_templates/rag.jinja" : "additional_chat_templates/a.jinja";
+        expect_same_file(inside(theirs.text, name).text, inside(back.text, name).text);
+    }
+    EXPECT(!file_exists(inside(back.text, "additional_chat_templates/notes.txt").text) &&
+               !file_exists(inside(back.text, "additional_chat_templates/.jinja").text),
+           "other files went along");
 }
 
 static void refuse_ends(const char *save, const char *name, const char *value, const char *words) {
@@ -158,6 +179,7 @@ static void added_words(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"end_tokens", end_tokens},
                                       {"template_of_gguf", template_of_gguf},
+                                      {"named_templates", named_templates},
                                       {"bad_tokens", bad_tokens},
                                       {"added_words", added_words},
                                       {0}},

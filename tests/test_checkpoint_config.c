@@ -110,6 +110,9 @@ static void refused_experts(void) {
          "\"mlp_only_layers\" is not a list of layers that the model has"},
         {qwen3_moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 3", ERR_UNAVAILABLE,
          "none of its 2 layers has experts"},
+        {gpt_oss, CACHE, "\"swiglu_alpha\": 1.5", ERR_UNAVAILABLE, "a swiglu_alpha of 1.5 is not supported"},
+        {gpt_oss, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 0", ERR_DATA,
+         "\"swiglu_limit\" is not a number above 0"},
         {qwen2_moe, CACHE, "\"qkv_bias\": false", ERR_UNAVAILABLE, "qkv_bias false is not supported"},
         {qwen2_moe, "\"sliding_window\": null,\n  \"use_sliding_window\": false",
          "\"sliding_window\": 3, \"use_sliding_window\": true", ERR_UNAVAILABLE,
@@ -232,6 +235,19 @@ static const struct {
      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"beta_fast\": 32, \"beta_slow\": 1, "
      "\"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}",
      671026404352, 37552282624},
+    {"\"architectures\": [\"GptOssForCausalLM\"], \"model_type\": \"gpt_oss\", \"attention_bias\": true, "
+     "\"hidden_size\": 2880, \"intermediate_size\": 2880, \"num_hidden_layers\": 24, \"num_attention_heads\": 64, "
+     "\"num_key_value_heads\": 8, \"head_dim\": 64, \"num_local_experts\": 32, \"num_experts_per_tok\": 4, "
+     "\"experts_per_token\": 4, \"initial_context_length\": 4096, \"max_position_embeddings\": 131072, "
+     "\"sliding_window\": 128, \"swiglu_limit\": 7.0, \"vocab_size\": 201088, \"rms_norm_eps\": 1e-05, "
+     "\"rope_theta\": 150000, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": 32.0, "
+     "\"beta_slow\": 1.0, \"original_max_position_embeddings\": 4096, \"truncate\": false}, "
+     "\"output_router_logits\": false, \"router_aux_loss_coef\": 0.9",
+     20914757184, 4187440704},
+    {"\"architectures\": [\"GptOssForCausalLM\"], \"model_type\": \"gpt_oss\", \"num_hidden_layers\": 36, "
+     "\"num_local_experts\": 128, \"hidden_size\": 2880, \"intermediate_size\": 2880, \"num_attention_heads\": 64, "
+     "\"num_key_value_heads\": 8, \"vocab_size\": 201088, \"max_position_embeddings\": 131072",
+     116829156672, 5711982912},
 };
 
 // All members are known.

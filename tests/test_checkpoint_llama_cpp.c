@@ -179,6 +179,27 @@ static void weights_of_experts(void) {
     expect_refused(shape, "qwen3moe has norm_topk_prob true, the model false");
 }
 
+// It cuts off at 7, and writes what llama.cpp's loader looks for.
+static void gpt_oss_limits(void) {
+    ModelShape shape = gpt_oss();
+    Gguf *file = exported(shape);
+    int64_t width = 0, window = 0;
+    EXPECT(gguf_int(gguf_find(file, "gpt-oss.expert_feed_forward_length"), &width) && width == 20,
+           "the width of an expert");
+    EXPECT(gguf_int(gguf_find(file, "gpt-oss.attention.sliding_window"), &window) && window == 5,
+           "the window");
+    const GgufTensor *sinks = gguf_tensor(file, "blk.1.attn_sinks.weight"),
+                     *bias = gguf_tensor(file, "blk.1.ffn_gate_exps.bias");
+    EXPECT(sinks && sinks->type == GGML_F32 && sinks->dims[0] == shape.heads, "sinks");
+    EXPECT(bias && bias->type == GGML_F32 && bias->ndim == 2 && bias->dims[0] == 20 && bias->dims[1] == 3,
+           "biases of experts");
+    gguf_close(file);
+    shape.glu_clamp = 6;
+    expect_refused(shape, "gpt-oss has a swiglu_limit of 7, the model of 6");
+    shape = gpt_oss(), shape.window_layers = 2;
+    expect_refused(shape, "gpt-oss has windows in all layers but every Nth, N = 2");
+}
+
 static void latents(void) {
     ModelShape shape = deepseek2();
     expect_refused(minicpm3(), "llama.cpp has no MiniCPM3ForCausalLM");
@@ -215,6 +236,7 @@ int main(int argc, char **argv) {
                                       {"divisors", divisors},
                                       {"weights_of_experts", weights_of_experts},
                                       {"latents", latents},
+                                      {"gpt_oss", gpt_oss_limits},
                                       {"tied_outputs", tied_outputs},
                                       {0}},
                        argc, argv);

@@ -8,7 +8,8 @@
 static double weights_of(const Options *o) {
     double h = o->hidden_size, head = o->kv_channels, heads = o->num_attention_heads;
     double attention = h * head * (2 * heads + 2 * o->shape.query_groups);
-    double matrices = o->swiglu || o->geglu ? 3 : 2, mlp = matrices * h * o->ffn_hidden_size;
+    double matrices = o->swiglu || o->geglu || o->quick_geglu ? 3 : 2,
+           mlp = matrices * h * o->ffn_hidden_size;
     if (o->num_experts != INT_UNSET) mlp = o->num_experts * (matrices * h * o->shape.expert_width + h);
     double tables = o->vocab_size * h * (o->untie_embeddings_and_output_weights ? 2 : 1);
     if (!strcmp(o->position_embedding_type, "learned_absolute")) tables += o->max_position_embeddings * h;
@@ -46,7 +47,7 @@ static void presets_are_what_they_say(void) {
             EXPECT(strcmp(model->name, model_presets[k].name), "%s twice", model->name);
         options_destroy(&o);
     }
-    EXPECT(num_model_presets == 84, "%d models", num_model_presets);
+    EXPECT(num_model_presets == 86, "%d models", num_model_presets);
 }
 
 static void latents_make_heads(void) {

@@ -367,11 +367,27 @@ static void script_llama3(void) {
     options_destroy(&o);
 }
 
+// The same words once more, with others behind them.
+static void again(void) {
+    char *words[] = {"--tp", "4", "--global-batch-size=8", "--seq-length", "128"};
+    char *more[] = {"--seq-length=256", "--pp=2"}, *wrong[] = {"--tp=many"};
+    Options o, other;
+    EXPECT_OK(options_parse(&o, FOR_PLAN, 5, words));
+    EXPECT_OK(options_again(&other, &o, 2, more));
+    EXPECT(other.tensor_model_parallel_size == 4 && other.global_batch_size == 8, "what was there");
+    EXPECT(other.seq_length == 256 && other.pipeline_model_parallel_size == 2, "what is behind it");
+    EXPECT(o.seq_length == 128 && o.pipeline_model_parallel_size == 1, "the first stays as it is");
+    options_destroy(&other);
+    EXPECT(options_again(&other, &o, 1, wrong) == ERR_USAGE, "no failure");
+    options_destroy(&o);
+}
+
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"types", types},
                                       {"defaults and unset", defaults_and_unset},
                                       {"forms", forms},
                                       {"flags", flags},
+                                      {"again", again},
                                       {"table is sound", table_is_sound},
                                       {"answers are reachable", answers_are_reachable},
                                       {"other names", other_names},

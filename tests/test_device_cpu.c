@@ -67,7 +67,7 @@ static void large_gates(Fixture *b) {
         run(b, OP_BIAS_GELU_FORWARD, &(BiasGeluForward){u, none, y, (GeluForm)exact});
         for (int64_t i = 0; i < COUNT; i++) near(b, "gelu", i, f(y)[i], (double)f(u)[i], 1e-6);
     }
-    run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y, false});
+    run(b, OP_SWIGLU_FORWARD, &(SwigluForward){x, none, y, GATE_SILU, 0, 0});
     for (int64_t i = 0; i < COUNT; i++) near(b, "swiglu", i, f(y)[i], (double)f(u)[i], 1e-6);
 }
 

@@ -129,8 +129,9 @@ static void activations(Draw *d) {
     run(d->b, OP_BIAS_GELU_BACKWARD, &(BiasGeluBackward){dy, x, bias, dx, false});
     Tensor wide = output(d, elements(d, ROWS, 2 * COLS)), wide_bias = elements(d, 1, 2 * COLS);
     Tensor gated = output(d, elements(d, ROWS, COLS));
-    run(d->b, OP_SWIGLU_FORWARD, &(SwigluForward){wide, wide_bias, gated, false});
-    run(d->b, OP_SWIGLU_BACKWARD, &(SwigluBackward){dy, wide, (Tensor){0}, wide, false}); // in place
+    run(d->b, OP_SWIGLU_FORWARD, &(SwigluForward){wide, wide_bias, gated, GATE_SILU, 0, 0});
+    run(d->b, OP_SWIGLU_BACKWARD,
+        &(SwigluBackward){dy, wide, (Tensor){0}, wide, GATE_SILU, 0, 0}); // in place
     run(d->b, OP_COLUMN_SUM, &(ColumnSum){x, sums(d, 1, COLS)});
     run(d->b, OP_ADD, &(Add){x, output(d, dy)});
 }

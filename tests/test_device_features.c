@@ -19,15 +19,65 @@ static void declare_gated(Fixture *b, Problem *p) {
 }
 
 static void geglu_forward(Fixture *b, Problem *p) {
-    swiglu_forward(b->device, b->stream, (SwigluForward){p->inputs[0], p->inputs[1], p->y, true});
+    swiglu_forward(b->device, b->stream, (SwigluForward){p->inputs[0], p->inputs[1], p->y, GATE_GELU, 0, 0});
 }
 
 static void geglu_backward(Fixture *b, Problem *p) {
     swiglu_backward(b->device, b->stream,
-                    (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], true});
+                    (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], GATE_GELU, 0, 0});
 }
 
 static void geglu(void) { check_gradients("geglu", declare_gated, geglu_forward, geglu_backward); }
+
+// Values on both sides of the clamp, none of them so near that a difference would straddle it.
+static void declare_clamped(Fixture *b, Problem *p) {
+    float x[60];
+    declare_gated(b, p);
+    for (int i = 0; i < 60; i++) x[i] = -3 + 0.2f * (float)(i * 7 % 31);
+    device_upload(b->device, b->stream, p->inputs[0], x);
+}
+
+static const float CLAMP = 1.3f;
+
+static void quick_forward(Fixture *b, Problem *p) {
+    swiglu_forward(b->device, b->stream,
+                   (SwigluForward){p->inputs[0], p->inputs[1], p->y, GATE_QUICK, 1, CLAMP});
+}
+
+static void quick_backward(Fixture *b, Problem *p) {
+    swiglu_backward(
+        b->device, b->stream,
+        (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], GATE_QUICK, 1, CLAMP});
+}
+
+static void quick_geglu(void) {
+    check_gradients("quick geglu", declare_clamped, quick_forward, quick_backward);
+}
+
+// Gates, ups, and what each form makes of them: computed with the formulas in 30 digits. The last one is cut off.
+static void gates(void) {
+    static const float gate[] = {1, -2, 8}, up[] = {2, 0.5f, -9};
+    static const double wanted[3][3] = {{1.462117157, -0.119202922, -71.975854791},
+                                        {1.682383981, -0.022701153, -72.000000000},
+                                        {2.537387298, -0.096512065, -41.999718770}};
+    static const char *const devices[] = {"reference", "cpu"};
+    for (int k = 0; k < 2; k++)
+        for (int form = 0; form < 3; form++) {
+            Fixture b = fixture_open(devices[k], 1);
+            Tensor x = tensor_f32(&b, 3, 2), y = tensor_f32(&b, 3, 1);
+            float in[6];
+            for (int i = 0; i < 3; i++) in[2 * i] = gate[i], in[2 * i + 1] = up[i];
+            device_upload(b.device, b.stream, x, in);
+            swiglu_forward(b.device, b.stream, (SwigluForward){x, {0}, y, (GateForm)form, 1, 7});
+            float *values = values_of(&b, y);
+            for (int i = 0; i < 3; i++)
+                EXPECT(fabs((double)values[i] - wanted[form][i]) < 3e-7 * fmax(1, fabs(wanted[form][i])),
+                       "%s, form %d: (%g, %g) gives %.9g, not %.9g", devices[k], form, (double)gate[i],
+                       (double)up[i], (double)values[i], wanted[form][i]);
+            free(values);
+            fixture_close(&b);
+        }
+}
 
 static void squared_forward(Fixture *b, Problem *p) {
     bias_gelu_forward(b->device, b->stream, (BiasGeluForward){p->inputs[0], {0}, p->y, RELU_SQUARED});
@@ -154,6 +204,8 @@ static void columns(void) {
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"geglu", geglu},
+                                      {"quick_geglu", quick_geglu},
+                                      {"gates", gates},
                                       {"squared_relu", squared_relu},
                                       {"scale", factor_of},
                                       {"soft_cap", cap},

@@ -92,12 +92,12 @@ static void declare_swiglu(Fixture *b, Problem *p) {
 }
 
 static void gated_forward(Fixture *b, Problem *p) {
-    swiglu_forward(b->device, b->stream, (SwigluForward){p->inputs[0], p->inputs[1], p->y, false});
+    swiglu_forward(b->device, b->stream, (SwigluForward){p->inputs[0], p->inputs[1], p->y, GATE_SILU, 0, 0});
 }
 
 static void gated_backward(Fixture *b, Problem *p) {
     swiglu_backward(b->device, b->stream,
-                    (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], false});
+                    (SwigluBackward){p->dy, p->inputs[0], p->inputs[1], p->gradients[0], GATE_SILU, 0, 0});
     if (p->inputs[1].data) column_sum(b->device, b->stream, (ColumnSum){p->gradients[0], p->gradients[1]});
 }
 

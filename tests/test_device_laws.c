@@ -194,8 +194,8 @@ static void results_in_place(Fixture *b) {
     enum { ROWS = 13, WIDTH = 35 };
     Tensor x = normals(b, ROWS, 2 * WIDTH), dy = normals(b, ROWS, WIDTH), dx = tensor(b, ROWS, 2 * WIDTH);
     Tensor bias = normals(b, 1, 2 * WIDTH), over = copy_of(b, x);
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx, false});
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, over, bias, over, false});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx, GATE_SILU, 0, 0});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, over, bias, over, GATE_SILU, 0, 0});
     expect_near(b, "swiglu over x", over, dx, 0);
 
     Tensor g = columns_of(b, x, 0, WIDTH), gamma = normals(b, 1, WIDTH), dg = tensor(b, ROWS, WIDTH);
@@ -253,9 +253,9 @@ static void golden_swiglu(Fixture *b) {
     Tensor x = from_floats(b, 1, 4, (const float[]){1, 1, 3, -2}), y = tensor(b, 1, 2), dx = tensor(b, 1, 4);
     Tensor bias = from_floats(b, 1, 4, (const float[]){0, 1, 0, 1});
     Tensor dy = from_floats(b, 1, 2, (const float[]){1, 2});
-    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, y, false});
+    swiglu_forward(b->device, b->stream, (SwigluForward){x, bias, y, GATE_SILU, 0, 0});
     expect_near(b, "swiglu", y, from_floats(b, 1, 2, (const float[]){2.193175736f, -1.761594156f}), 1e-6);
-    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx, false});
+    swiglu_backward(b->device, b->stream, (SwigluBackward){dy, x, bias, dx, GATE_SILU, 0, 0});
     expect_near(
         b, "dx", dx,
         from_floats(b, 1, 4, (const float[]){2.783011434f, -2.181568498f, 0.731058579f, 3.523188312f}), 1e-6);

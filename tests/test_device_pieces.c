@@ -13,6 +13,7 @@ typedef struct {
     float dropout;
 } Way;
 
+// The first takes no path that the others do not take: the short form leaves it out.
 static const Way ways[] = {{.dropout = 0},
                            {.dropout = 0.2f, .stored = true},
                            {.rules = {.window = 37, .cap = 2}, .sinks = true, .dropout = 0.1f},
@@ -169,7 +170,7 @@ static void piece(Fixture *b, const Whole *w, const int64_t *ends, int64_t first
 }
 
 static void compare(Fixture *b, const int64_t *ends, bool parts, double off) {
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = harness_short() ? 1 : 0; i < sizeof ways / sizeof *ways; i++) {
         if (parts && ways[i].stored) continue;
         ArenaMark mark = arena_mark(&b->arena);
         Whole w = whole_of(b, &ways[i]);
@@ -193,8 +194,9 @@ static double tolerance_of(const Fixture *b) {
 }
 
 static void law(Fixture *b) {
-    static const int64_t cuts[][6] = {{1, 30, 77, 99, SEQUENCE}, {64, SEQUENCE}};
-    for (size_t i = 0; i < (b->element == F32 ? 2 : 1); i++) compare(b, cuts[i], false, tolerance_of(b));
+    static const int64_t cuts[][6] = {{64, SEQUENCE}, {1, 30, 77, 99, SEQUENCE}};
+    int count = b->element == F32 && !harness_short() ? 2 : 1;
+    for (int i = 0; i < count; i++) compare(b, cuts[i], false, tolerance_of(b));
 }
 
 static void law_of_parts(Fixture *b) {
@@ -202,8 +204,14 @@ static void law_of_parts(Fixture *b) {
     compare(b, cut, true, tolerance_of(b));
 }
 
-static void pieces_are_the_whole(void) { in_every_type(law); }
-static void parts_of_keys_are_all_keys(void) { in_every_type(law_of_parts); }
+static void in_types(void (*check)(Fixture *b)) {
+    on_every_device_as(check, F32);
+    on_every_device_as(check, BF16);
+    if (!harness_short()) on_every_device_as(check, F16);
+}
+
+static void pieces_are_the_whole(void) { in_types(law); }
+static void parts_of_keys_are_all_keys(void) { in_types(law_of_parts); }
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"pieces are the whole", pieces_are_the_whole},

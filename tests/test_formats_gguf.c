@@ -299,7 +299,7 @@ static void twice(void) {
 // ---- quantised types that others write ------------------------------------------------------------------
 
 // Two blocks of bytes that follow a rule, with fp16 numbers where the type has them. The sums of their elements, each
-// times its place modulo 37, are those of gguf.quants.dequantize of the Python package gguf 0.17.
+// times its place modulo 37, are those of gguf.quants.dequantize of the Python package gguf 0.17, of MXFP4 of 0.19.
 static void read_only_types(void) {
     static const struct {
         GgmlType type;
@@ -311,6 +311,7 @@ static void read_only_types(void) {
         {GGML_Q2_K, {80, 82}, 0x1.5d9b79p+11},    {GGML_Q3_K, {108, -1}, 0x1.d49a5cp+9},
         {GGML_Q4_K, {0, 2}, 0x1.75a76288p+17},    {GGML_Q5_K, {0, 2}, 0x1.eaee78afp+18},
         {GGML_Q6_K, {208, -1}, -0x1.1ced972p+15}, {GGML_Q8_0, {0, -1}, 0x1.e8a784p+9},
+        {GGML_MXFP4, {-1, -1}, -0x1.a88p-100},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         uint8_t bytes[2 * GGML_LONGEST_BLOCK];

@@ -351,6 +351,8 @@ static const struct {
     {"a100-80gb", "\"a\\e[1m\"", "bad.yaml:2: gpu: a?[1m: a text of 1 to 63 printable"},
     {"gpu: a100-80gb", "gpu: x\ncpu: x", "bad.yaml:3: cpu: x: either gpu or cpu is expected"},
     {"usable_gb: 79", "usable_gb: 81", "bad.yaml:6: usable_gb: 81: at most memory_gb is expected"},
+    {"sms: 108", "sms: 108\ndevice_watts: 400\nnode_watts: 3000",
+     "bad.yaml:10: node_watts: 3000: at least those of all its devices is expected"},
     {"bf16: 312", "bf17: 1", "bad.yaml:4: unknown key bf17; did you mean bf16?"},
     {"{f32: 19.5, bf16: 312}", "312", "bad.yaml:4: peak_tflops: 312: a mapping is expected"},
     {"[[256, 128, 1]]", "[[256, 1]]", "bad.yaml:12: item of the list: a list: a list of 3 numbers"},

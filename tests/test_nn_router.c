@@ -90,6 +90,7 @@ static Status work(Runtime *runtime, const Case *of) {
     Context *c = &runtime->context;
     ModelShape shape = {
         .layers = 1, .hidden = EXPERTS, .experts = EXPERTS, .experts_topk = TOPK, .init_std = 1};
+    shape.no_linear_bias = true;
     Params params = {0};
     ExpertLoads loads = {0};
     int stage = 0, rank = of->t > 1 ? context_rank(c, ROLE_TENSOR) : context_rank(c, ROLE_CONTEXT);
@@ -170,8 +171,8 @@ static Status step_biases(Comm *world, void *arg) {
     TRY(params_init(&params, c->device, 1, NULL, NULL));
     memcpy(expert_loads_of(&loads, 0), counts, sizeof counts);
     expert_biases_step(&loads, c->device, c->stream, 1e-3f);
-    EXPECT(router.bias->value.dtype == F32 && router.bias->frozen && !router.weight->frozen, "the bias");
-    device_download(c->device, c->stream, got, router.bias->value);
+    EXPECT(router.choice->value.dtype == F32 && router.choice->frozen && !router.weight->frozen, "the bias");
+    device_download(c->device, c->stream, got, router.choice->value);
     for (int e = 0; e < EXPERTS; e++) EXPECT(got[e] == wanted[e], "bias %d is %g", e, (double)got[e]);
     LoadStatistics s = expert_load_statistics(&loads, 0);
     EXPECT(fabs(s.most - 5.0 / 3) < 1e-12 && fabs(s.entropy - 0.892079564) < 1e-8, "%.9g, %.9g", s.most,

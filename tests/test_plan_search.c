@@ -20,7 +20,11 @@ static SearchSpace space_of(int devices, int batch) {
 
 static PlanResult found(const CostModel *costs, const ModelShape *model, const SearchSpace *space, int most) {
     PlanResult result;
+    Prediction best;
     EXPECT_OK(plan_search(cache, costs, model, space, most, &result));
+    EXPECT_OK(plan_search_best(cache, costs, model, space, &best));
+    EXPECT(best.step_s == result.best[0].step_s && best.memory.total == result.best[0].memory.total,
+           "the best alone takes %g s, the first %g s", best.step_s, result.best[0].step_s);
     return result;
 }
 
@@ -294,6 +298,43 @@ static void what_fits_nowhere_says_what_would(void) {
     EXPECT(!strstr(fail_message(), "devices would do"), "less than the reserve: %s", fail_message());
 }
 
+// Trireme on a GPU: what is named fits by the memory that a run takes, which the closed form only nears; or the search
+// says that nothing does.
+static void what_is_named_fits_exactly(void) {
+    Stack own = stack;
+    Machine gpu = machine;
+    ModelShape model = llama_of(4, 1024, 16);
+    int num_found = 0, num_failed = 0;
+    own.is_trireme = true, snprintf(own.device, sizeof own.device, "cuda");
+    setenv("TRIREME_CUDA", "/nonexistent", 1); // the same on machines with the module
+    model.sequence = model.positions = 8192;
+    SearchSpace space = space_of(2, 4);
+    space.dtype = BF16;
+    for (gpu.usable_gb = 1; gpu.usable_gb < 30; gpu.usable_gb *= 1.1) {
+        CostModel costs = costs_of(&gpu, &own);
+        PlanResult result;
+        costs.constants.reserve_gb = 0;
+        Status status = plan_search(cache, &costs, &model, &space, 3, &result);
+        EXPECT(status == OK || (status == ERR_CONFIG && strstr(fail_message(), "nothing fits")), "%s",
+               fail_message());
+        EXPECT(result.count ? status == OK : status != OK, "%d found", result.count);
+        Verdict verdict = result.perhaps ? FITS_PERHAPS : FITS;
+        for (int i = 0; i < result.count; i++) {
+            MemoryNeed need;
+            EXPECT_OK(memory_exact(&costs, &model, &result.best[i].config, &need));
+            EXPECT(memory_verdict(&need) == verdict, "number %d needs %.2f GB of %.2f", i, need.total / 1e9,
+                   gpu.usable_gb);
+        }
+        for (int i = 0; i < result.num_alternatives; i++)
+            EXPECT(memory_verdict(&result.alternatives[i].prediction.memory) == FITS, "%s does not fit",
+                   result.alternatives[i].choice);
+        num_found += status == OK, num_failed += status != OK;
+        plan_result_free(&result);
+    }
+    unsetenv("TRIREME_CUDA");
+    EXPECT(num_found > 5 && num_failed > 5, "%d searches found something, %d nothing", num_found, num_failed);
+}
+
 static void the_only_one_is_the_example(void) {
     CostModel costs = costs_of(&machine, &stack);
     ModelShape model = gpt_of(48, 8192, 64);
@@ -372,6 +413,7 @@ int main(int argc, char **argv) {
             {"rejections_are_counted", rejections_are_counted},
             {"alternatives_differ_and_are_slower", alternatives_differ_and_are_slower},
             {"what_fits_nowhere_says_what_would", what_fits_nowhere_says_what_would},
+            {"what_is_named_fits_exactly", what_is_named_fits_exactly},
             {"the_only_one_is_the_example", the_only_one_is_the_example},
             {"rules_that_leave_nothing_are_reported", rules_that_leave_nothing_are_reported},
             {"what_may_fit_is_reported_as_such", what_may_fit_is_reported_as_such},

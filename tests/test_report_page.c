@@ -21,6 +21,8 @@ typedef struct {
     Schedule schedule;
     Simulation simulation;
     ScalePoint scaling[3];
+    SweepCell cells[3];
+    PlanSweep sweep;
     PlanPage page;
 } Case;
 
@@ -60,6 +62,19 @@ static void add_result(Case *c) {
     c->result.alternatives[0] = (Alternative){"t = 4", prediction_of(c->best[0].config, 15)};
 }
 
+// Two answers, and a question without one.
+static void add_sweep(Case *c) {
+    for (int i = 0; i < 3; i++) {
+        c->cells[i] =
+            (SweepCell){.report = c->report, .space = c->space, .best = c->best[0], .machine = "</script>m"};
+        c->cells[i].report.space = &c->cells[i].space;
+        c->cells[i].report.chosen = i == 2 ? NULL : &c->cells[i].best;
+        c->cells[i].space.devices *= i + 1;
+    }
+    snprintf(c->cells[2].why, sizeof c->cells[2].why, "nothing <fits>");
+    c->sweep = (PlanSweep){c->cells, 3};
+}
+
 // Of p stages, v chunks and m microbatches; forwards take 1 s, backwards 2.
 static void case_open(Case *c, const char *kind, int p, int v, int m) {
     *c = (Case){.machine = plain_machine(), .stack = plain_stack(), .model = gpt_of(24, 1024, 16)};
@@ -86,7 +101,8 @@ static void case_open(Case *c, const char *kind, int p, int v, int m) {
                              .result = &c->result,
                              .tokens = 3e9,
                              .price = 2};
-    c->page = (PlanPage){&c->report, &c->schedule, &c->simulation, c->scaling, 3};
+    add_sweep(c);
+    c->page = (PlanPage){&c->report, &c->schedule, &c->simulation, c->scaling, 3, "</script>m", &c->sweep};
 }
 
 static void case_close(Case *c) {
@@ -207,7 +223,7 @@ static void every_page_is_well_formed(void) {
         c.report.given = true, c.report.tokens = 0, c.result.perhaps = true;
         expect_well_formed(&c.page, "given");
         c.report.result = NULL, c.report.model_name = NULL;
-        c.page.schedule = NULL, c.page.num_scaling = 0;
+        c.page.schedule = NULL, c.page.num_scaling = 0, c.page.sweep = NULL;
         expect_well_formed(&c.page, "nothing but a prediction");
         c.machine.is_cpu = c.stack.is_trireme = true, c.best[0].extrapolates = true;
         c.stack.accuracy = (Accuracy){.rows = "a <b>", .method = "leave one out", .count = 9, .most_gpus = 8};
@@ -227,6 +243,9 @@ static void names_are_escaped(void) {
     plan_page(&c.page, &html);
     EXPECT(!strstr(text_string(&html), "<script>x"), "a name that is a script");
     EXPECT(strstr(text_string(&html), "a&#60;b&#62;&#38;&#34;&#39;&#60;/title&#62;"), "the name is shown");
+    EXPECT(!strstr(text_string(&html), "</script>m"), "a machine's name ends a script");
+    EXPECT(strstr(text_string(&html), "\"why\": \"nothing \\u003cfits>\""),
+           "why there is no answer is there");
     EXPECT(strstr(text_string(&html), "t 3 &#60;does&#62; not divide"), "examples are shown");
     text_free(&html);
     case_close(&c);
@@ -261,7 +280,11 @@ static void numbers_are_printed(void) {
     Case c;
     Text html = {0};
     case_open(&c, "1f1b", 2, 1, 3);
+    c.report.pue = 1.5, c.machine.node_watts = 4000, c.machine.devices_per_node = 8;
     plan_page(&c.page, &html);
+    // 244,141 steps of 6 x 2048 tokens and 12.5 s, 8 devices of 500 W, times 1.5
+    expect_text(&html, "<dt>Energy, at most</dt><dd>5.09" NBSP
+                       "MWh<small>500 W for a GPU with its share of a node</small>");
     expect_text(&html, "<dt>Step</dt><dd>12.5" NBSP "s<small>11.4" NBSP "s to 13.8" NBSP "s</small>");
     expect_text(&html, "<dt>MFU</dt><dd>40.0" NBSP "%");
     expect_text(&html, "<b>2-way tensor</b>, <b>2-way pipeline</b>, <b>2-way data</b> parallel");

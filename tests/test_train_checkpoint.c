@@ -1,8 +1,8 @@
-// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}, and some with sequences cut over c
-// or experts on several ranks: GPT, Llama and a Llama of experts with biases, fp32 and bf16, whole and sharded
-// optimizer, AdamW and Muon, with an average of the weights and without. Going on from a
-// checkpoint of the same grid is never having stopped, bit for bit; what another grid has loaded and saved again is the
-// same tensors, byte for byte.
+// Checkpoints of real runs, on every grid of at most 8 ranks with t in {1, 2, 4, 8}, and some with sequences cut over
+// c, experts on several ranks or shards in two instances: GPT, Llama and a Llama of experts with biases, fp32 and bf16,
+// whole and sharded optimizer, AdamW and Muon, with an average of the weights and without. Going on from a checkpoint
+// of the same grid is never having stopped, bit for bit; what another grid has loaded and saved again is the same
+// tensors, byte for byte.
 //
 // Each grid is left in one of the eight settings and met on an eighth of the grids; with TRIREME_TEST_LONG=1
 // in all settings and on all grids. The short form has four settings, which hold every pair of choices, and a
@@ -25,7 +25,8 @@ static const Grid cut_grids[] = {{.size = {[AXIS_CP] = 2, [AXIS_PP] = 2}},
                                  {.size = {[AXIS_TP] = 2, [AXIS_CP] = 2, [AXIS_DP] = 2}},
                                  {.size = {[AXIS_DP] = 2, [AXIS_EP] = 2}},
                                  {.size = {[AXIS_DP] = 4, [AXIS_EP] = 2, [AXIS_PP] = 2}},
-                                 {.size = {[AXIS_TP] = 2, [AXIS_DP] = 4, [AXIS_EP] = 4}}};
+                                 {.size = {[AXIS_TP] = 2, [AXIS_DP] = 4, [AXIS_EP] = 4}},
+                                 {.size = {[AXIS_DP] = 4}, .instances = 2}};
 
 static void list_grids(void) {
     num_grids = 0;
@@ -43,7 +44,8 @@ static void list_few_grids(void) {
                                GRID(1, 2, 1), GRID(2, 2, 1), GRID(1, 4, 1), GRID(1, 1, 4)};
     num_grids = sizeof few / sizeof *few;
     memcpy(grids, few, sizeof few);
-    grids[5] = cut_grids[3]; // of a setting with experts
+    grids[5] = cut_grids[3];                      // of a setting with experts
+    grids[7] = grids[6], grids[6] = cut_grids[6]; // shards that there are twice
     grids[num_grids++] = cut_grids[0], grids[num_grids++] = (Grid)GRID(1, 3, 1);
 }
 
@@ -79,14 +81,15 @@ static void make_setting(Setting *s, Grid grid, int number) {
     s->spec.mode.dtype = bf16 ? BF16 : F32;
     s->spec.mode.context_way = grid_along(grid, AXIS_CP) > 1 ? (ContextWay)(number % NUM_CONTEXT_WAYS) : 0;
     s->spec.sharding = sharded && grid_along(grid, AXIS_DP) > 1;
+    if (!s->spec.sharding) s->spec.grid.instances = 0;
     s->spec.overlap_weights = s->spec.overlap_gradients = s->spec.sharding;
     set_optimizer(&s->spec, number);
     layer_balance(LAYERS, grid_along(grid, AXIS_PP) * s->spec.num_chunks, 0, 0, s->counts);
     s->spec.split.counts = s->counts;
-    snprintf(s->name, sizeof s->name, "t%d c%d d%d e%d p%d %s %s%s", grid_along(grid, AXIS_TP),
+    snprintf(s->name, sizeof s->name, "t%d c%d d%d e%d p%d i%d %s %s%s", grid_along(grid, AXIS_TP),
              grid_along(grid, AXIS_CP), grid_along(grid, AXIS_DP), grid_along(grid, AXIS_EP),
-             grid_along(grid, AXIS_PP), llama ? "llama" : "gpt", bf16 ? "bf16" : "fp32",
-             sharded ? " sharded" : "");
+             grid_along(grid, AXIS_PP), s->spec.grid.instances, llama ? "llama" : "gpt",
+             bf16 ? "bf16" : "fp32", sharded ? " sharded" : "");
 }
 
 // What the ranks of one run share while they load and save.

@@ -210,7 +210,8 @@ static bool possible(const Case *one) {
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
     if (l[SHARDED] > SHARD_OPTIMIZER && schedule_kinds[l[SCHEDULE]]->pairs) return false;
     if (p == 1 && l[MESSAGES]) return false;
-    if (l[EXPERT_RANKS] && (l[MODEL] != RUN_EXPERTS || c * d == 1)) return false;
+    bool has_experts = l[MODEL] == RUN_EXPERTS || l[MODEL] == RUN_BIASED_EXPERTS;
+    if (l[EXPERT_RANKS] && (!has_experts || c * d == 1)) return false;
     RunPlan plan = plan_of(one);
     const EngineSpec *spec = &plan.spec;
     if (l[LAYERS_OF_STAGES] && !spec->split.counts) return false;

@@ -20,17 +20,19 @@ static Grid grid_of(const Where *at) {
     return grid;
 }
 
-static RunPlan plan_on(const Where *at, const char *device) {
+static RunPlan plan_of(const Where *at, const char *device, RunModel model) {
     RunPlan plan = {.spec = run_spec(grid_of(at), "1f1b", 1, LAYERS, GLOBAL_BATCH),
                     .steps = STEPS,
                     .lr = 3e-3,
                     .transport = "threads",
                     .finished = run_expect_predicted_memory};
-    run_make_model(&plan.spec, RUN_EXPERTS);
+    run_make_model(&plan.spec, model);
     plan.spec.mode.sequence_parallel = at->sequence_parallel;
     plan.spec.device = device;
     return plan;
 }
+
+static RunPlan plan_on(const Where *at, const char *device) { return plan_of(at, device, RUN_EXPERTS); }
 
 static const char *name_of(const Where *at) {
     static _Thread_local char name[80];
@@ -56,13 +58,13 @@ static const Where places[][4] = {
 enum { NUM_PLACES = sizeof places / sizeof *places };
 
 // Without a rate nothing is trained, so that every step is another forward of the same model.
-static void forwards_have_the_same_bits(void) {
+static void forwards_of(RunModel model) {
     for (int i = 0; i < NUM_PLACES; i += harness_short() ? 3 : 1) {
         RunResult first, result;
         for (int k = 0; k < 4 && places[i][k].t; k++) {
             const Where *at = &places[i][k];
             for (int slot = 0; slot < (k ? 2 : 1); slot++) {
-                RunPlan plan = plan_on(at, "reference");
+                RunPlan plan = plan_of(at, "reference", model);
                 plan.lr = 0;
                 plan.spec.mode.dispatch_slot = slot ? 3 : 0;
                 if (!run_at(at, plan, k ? &result : &first)) return;
@@ -74,6 +76,11 @@ static void forwards_have_the_same_bits(void) {
     }
 }
 
+static void forwards_have_the_same_bits(void) {
+    forwards_of(RUN_EXPERTS);
+    forwards_of(RUN_BIASED_EXPERTS);
+}
+
 static void expect_near(const RunResult *got, const RunResult *want, const Where *at, int slot) {
     for (int step = 0; step < STEPS; step++)
         EXPECT(fabs((double)got->loss[step] / (double)want->loss[step] - 1) < 1e-5 * (step + 1) &&
@@ -83,12 +90,12 @@ static void expect_near(const RunResult *got, const RunResult *want, const Where
 }
 
 // Also in many rounds, whose rows the backward sends again.
-static void steps_agree(void) {
+static void steps_of(RunModel model) {
     for (int i = 0; i < NUM_PLACES; i += harness_short() ? 3 : 1) {
         RunResult first, result;
         for (int k = 0; k < 4 && places[i][k].t; k++)
             for (int slot = 0; slot < (k ? 2 : 1); slot++) {
-                RunPlan plan = plan_on(&places[i][k], "cpu");
+                RunPlan plan = plan_of(&places[i][k], "cpu", model);
                 plan.spec.mode.dispatch_slot = slot ? 3 : 0;
                 if (!run_at(&places[i][k], plan, k ? &result : &first)) return;
                 if (k) expect_near(&result, &first, &places[i][k], slot);
@@ -96,12 +103,17 @@ static void steps_agree(void) {
     }
 }
 
-static void leaves_keep_all_bits(void) {
+static void steps_agree(void) {
+    steps_of(RUN_EXPERTS);
+    steps_of(RUN_BIASED_EXPERTS);
+}
+
+static void steps_with_leaves_of(RunModel model) {
     static const Where all[] = {{1, 1, 1, 1, 1, false}, {1, 2, 1, 1, 2, false}, {1, 4, 1, 1, 2, false},
                                 {1, 4, 1, 1, 4, false}, {1, 4, 1, 1, 1, false}, {1, 2, 2, 1, 2, false}};
     RunResult first, result;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        RunPlan plan = plan_on(&all[i], "cpu");
+        RunPlan plan = plan_of(&all[i], "cpu", model);
         plan.spec.virtual_data = 8;
         plan.spec.sharding = i == 2 ? SHARD_OPTIMIZER : SHARD_NOTHING;
         if (!run_at(&all[i], plan, i ? &result : &first)) return;
@@ -109,10 +121,16 @@ static void leaves_keep_all_bits(void) {
     }
 }
 
+static void leaves_keep_all_bits(void) {
+    steps_with_leaves_of(RUN_EXPERTS);
+    steps_with_leaves_of(RUN_BIASED_EXPERTS);
+}
+
 // ---- what changes nothing ---------------------------------------------------------------------------------
 
 static void nothing_else_changes_a_bit(void) {
-    static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false};
+    static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false},
+                       four = {1, 4, 2, 1, 2, false};
     for (int slot = 0; slot < 2; slot++) {
         RunResult first, result;
         for (int way = 0; way < 6; way++) {
@@ -134,6 +152,16 @@ static void nothing_else_changes_a_bit(void) {
             plan.spec.schedule = schedules[way];
             if (!run_at(&two, plan, way ? &result : &first)) return;
             if (way) run_expect_same_bits(&first, &result, schedules[way]);
+        }
+        // A weight half needs the weights where it computes rows of later rounds again.
+        for (int way = 0; way < 2; way++) {
+            RunPlan plan = plan_on(&four, "cpu");
+            plan.spec.mode.dispatch_slot = slot ? 5 : 0;
+            plan.spec.schedule = "zb-h1";
+            plan.spec.shape.layers = plan.spec.split.layers = 2 * LAYERS; // more than the window holds
+            plan.spec.sharding = way ? SHARD_VALUES : SHARD_NOTHING;
+            if (!run_at(&four, plan, way ? &result : &first)) return;
+            if (way) run_expect_same_bits(&first, &result, "zb-h1 with shards of values");
         }
     }
 }

@@ -23,14 +23,14 @@ typedef struct {
     bool sigmoid, pre_softmax;
     int groups, open_groups, topk, shared;
     RouterTraining router;
-    bool gate;
+    bool gate, biases;
 } Form;
 
 static const Form forms[] = {
-    {"softmax after the choice", false, false, 0, 0, 2, 8, {.z = 0}, false},
-    {"softmax before the choice", false, true, 0, 0, 3, 0, {.z = 0}, false},
-    {"sigmoids in groups", true, false, 2, 1, 2, 8, {.z = 0}, false},
-    {"a loss of each microbatch", false, false, 0, 0, 2, 8, {.balance = 0.5f}, false},
+    {"softmax after the choice", false, false, 0, 0, 2, 8, {.z = 0}, false, false},
+    {"softmax before the choice", false, true, 0, 0, 3, 0, {.z = 0}, false, false},
+    {"sigmoids in groups", true, false, 2, 1, 2, 8, {.z = 0}, false, false},
+    {"a loss of each microbatch", false, false, 0, 0, 2, 8, {.balance = 0.5f}, false, false},
     {"losses of each sequence",
      false,
      true,
@@ -39,13 +39,14 @@ static const Form forms[] = {
      3,
      0,
      {.balance = 0.5f, .z = 0.1f, .by_sequence = true},
+     false,
      false},
     {.name = "a gate of shared experts",
      .topk = 2,
      .shared = 8,
      .router = {.balance = 0.5f, .jitter = 0.1f, .capacity = 1},
      .gate = true},
-    {"a capacity", false, false, 0, 0, 2, 8, {.capacity = 1}, false},
+    {"a capacity", false, false, 0, 0, 2, 8, {.capacity = 1}, false, false},
     {"a capacity by position, jitter",
      false,
      true,
@@ -54,8 +55,13 @@ static const Form forms[] = {
      3,
      0,
      {.balance = 0.5f, .capacity = 1.1f, .by_position = true, .jitter = 0.2f},
+     false,
      false},
-    {"losses of sigmoids", true, false, 2, 1, 2, 8, {.balance = 0.5f, .z = 0.1f}, false},
+    {"losses of sigmoids", true, false, 2, 1, 2, 8, {.balance = 0.5f, .z = 0.1f}, false, false},
+    {.name = "biases, gates that are cut off",
+     .topk = 2,
+     .router = {.balance = 0.5f, .capacity = 1},
+     .biases = true},
 };
 
 static EngineSpec spec_of_form(const Form *form) {
@@ -68,6 +74,10 @@ static EngineSpec spec_of_form(const Form *form) {
     spec.device = "reference";
     spec.mode.router = form->router;
     s->shared_gate = form->gate;
+    if (form->biases) {
+        s->no_linear_bias = false;
+        s->activation = ACTIVATION_QUICK_GEGLU, s->glu_offset = 1, s->glu_clamp = 0.7f;
+    }
     spec.mode.microbatch = 2, spec.num_microbatches = 1;
     return spec;
 }
@@ -146,7 +156,8 @@ static Status check_form(Comm *world, void *arg) {
         }
         free(gradients[i]);
     }
-    EXPECT(checked == (form->shared ? 12 : 8) + 2 * form->gate, "%d parameters", checked);
+    // In each of two layers the router's and the experts' biases are three.
+    EXPECT(checked == (form->shared ? 12 : 8) + 2 * form->gate + 6 * form->biases, "%d parameters", checked);
     free(gradients);
     run_batch_free(&batch);
     engine_close(engine);

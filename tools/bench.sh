@@ -4,22 +4,26 @@
 # of one machine are kept in bench/results.
 # shellcheck source=tools/bench_instructions.sh
 source tools/bench_instructions.sh
+# shellcheck source=tools/bench_costs.sh
+source tools/bench_costs.sh
 
-bench_parts=(ops steps scaling growth documents predictions others)
+bench_parts=(ops steps scaling growth documents experts predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
-./run bench                 every part but the last five, one after the other; most of an hour
+./run bench                 every part but the last six, one after the other; most of an hour
 ./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
                             steps         training steps of GPT-2 124M; ten minutes
                             scaling       two ranks of one thread against one rank of two; half an hour
                             growth        the cost of a token as a model grows, and the planner's word; ten minutes
                             documents     the cost of a token with short documents and windows; three minutes
+                            experts       layers with experts beside dense ones and their own products; two minutes
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
                             lora          adapters beside a model of 1.1 billion parameters, and PyTorch's; half an hour
                             gpu           operations and training steps on an NVIDIA GPU, kept apart; five minutes
+                            costs         memory and planned steps of long sequences, experts, shards; a minute
                             counts        operations and bytes of a step on a GPU, recorded without one; seconds
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
 ./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
@@ -35,13 +39,14 @@ bench() {
     mkdir -p build/bench-results
     case ${1:-} in help | -h | --help) bench_usage && return ;; esac
     quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
-        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report bench_train_documents
+        bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report bench_train_documents \
+        bench_train_experts
     bench_machine=$(build/bench/bench_report name)
     [[ $# -gt 0 ]] || set -- "${bench_parts[@]}"
     for part in "$@"; do
         # shellcheck disable=SC2046 # a part's words
         bench_part $(tr ':' ' ' <<<"$part")
-        case $part in compare | keep | page | others | lora | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
+        case $part in compare | keep | page | others | lora | costs | counts | instructions* | gpu*) ;; *) measured=1 ;; esac
     done
     [[ -z $measured ]] || { bench_join && bench_compare; }
 }
@@ -55,12 +60,14 @@ bench_part() {
     steps | scaling) bench_steps "$name" "$@" ;;
     growth) bench_growth bench_plan_growth growth ;;
     documents) bench_documents ;;
+    experts) bench_experts "$@" ;;
     predictions) bench_growth bench_plan_cpu predictions ;;
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
     lora) bench_lora ;;
     gpu) bench_gpu "$@" ;;
     counts) bench_counts ;;
+    costs) bench_costs ;;
     instructions) bench_instructions "$@" ;;
     compare) bench_join && bench_compare ;;
     keep) bench_keep ;;
@@ -105,6 +112,11 @@ bench_growth() {
 bench_documents() {
     say "" "The cost of a token with documents and windows"
     build/bench/bench_train_documents --json "$(result_of documents)"
+}
+
+bench_experts() {
+    say "" "Layers with experts beside dense ones"
+    build/bench/bench_train_experts "$@" --json "$(result_of experts "$@")"
 }
 
 bench_others() {

@@ -9,7 +9,8 @@ export LC_ALL=C
 cd "$(dirname "$0")/.."
 trireme=$PWD/build/trireme
 
-plan=(--model gpt3-175b --gpus 1024 --machine dgx-a100 --global-batch-size 1536 --tokens 300B --price 2.10)
+plan=(--model gpt3-175b --gpus 1024 --machine dgx-a100 --global-batch-size 1536 --tokens 300B --price 2.10
+    --vary "machine=dgx-a100@2.10,dgx-h100@3.50,dgx-b200@5" "gpus=256,512,1024,2048,4096" "global-batch-size=768,1536,3072")
 
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) ||
     { echo "tools/screenshots.sh: Chromium is missing: apt-get install chromium" >&2; exit 69; }
@@ -47,7 +48,7 @@ plan_page=${1:-$work/plan.html} run_page=${2:-$work/run.html}
 [[ $# -gt 0 ]] || "$trireme" plan "${plan[@]}" --html "$plan_page" >/dev/null
 [[ $# -gt 1 ]] || write_report "$run_page" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 70; }
 photograph "$(realpath "$plan_page")" docs/plan.png 1280 4200 1
-photograph "$(realpath "$plan_page")" docs/plan-dark.png 1280 2030 0
+photograph "$(realpath "$plan_page")" docs/plan-dark.png 1280 2480 0
 photograph "$(realpath "$run_page")" docs/report.png 1280 2400 1
 photograph "$(realpath "$run_page")" docs/report-dark.png 1280 1200 0
 photograph "$(realpath "$run_page")" docs/report-phone.png 390 1200 1

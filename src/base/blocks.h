@@ -59,6 +59,12 @@ static inline float codes_round_at_random(float x, uint32_t word) {
     return x - x == 0 ? e2m1_to_f32(e2m1_of_f32_at_random(x, word)) : float_of_bits(0x7fc00000);
 }
 
+// The power of two that a scale of MX (E8M0) stands for: 2^(code - 127). Code 255 is NaN.
+static inline float e8m0_to_f32(uint8_t code) {
+    if (code == 255) return float_of_bits(0x7fc00000);
+    return code ? float_of_bits((uint32_t)code << 23) : 0x1p-127f;
+}
+
 // ---- scales of blocks -------------------------------------------------------------------------------------
 
 // The scale of a block whose largest magnitude is m, with codes up to `most`:
@@ -85,7 +91,7 @@ static inline BlockFactor block_power_up(float most, float abs_max) {
     uint32_t bits = bits_of_float(abs_max / most), exponent = bits >> 23, fraction = bits & 0x7fffff;
     exponent +=
         exponent ? fraction > 0 : fraction > 0x400000; // the number is at most 2^-127 where it stays 0
-    factor.decode = exponent ? float_of_bits(exponent << 23) : 0x1p-127f;
+    factor.decode = e8m0_to_f32((uint8_t)exponent);
     factor.encode = exponent < 254 ? float_of_bits((254 - exponent) << 23) : 0x1p-127f;
     return factor;
 }

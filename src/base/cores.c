@@ -1,5 +1,6 @@
 // Divides the cores of a machine among the ranks that run on it.
 #include "base/cores.h"
+#include "base/control_groups.h"
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,13 @@ void cores_allowed(Cores *cores) {
     if (!cores->count) cores->count = 1;
 }
 
+int cores_usable(void) {
+    Cores cores;
+    cores_allowed(&cores);
+    int quota = control_groups_processors("");
+    return quota < cores.count ? quota : cores.count;
+}
+
 void cores_read(const char *path, Cores *cores) {
     int first, last, next = ',';
     *cores = (Cores){0};
@@ -38,7 +46,7 @@ void cores_read(const char *path, Cores *cores) {
 }
 
 typedef struct {
-    int package, core, id;
+    int package, domain, core, id;
 } Place;
 
 // 0 where the system does not say.
@@ -52,22 +60,51 @@ static int read_place(const char *sysfs, int id, const char *what) {
     return value;
 }
 
+// The NUMA domain of each processor; 0 where the system does not say.
+static void read_domains(const char *sysfs, int domain[CORES_MAX]) {
+    char path[512];
+    Cores domains, its;
+    memset(domain, 0, CORES_MAX * sizeof *domain);
+    snprintf(path, sizeof path, "%s/devices/system/node/online", sysfs);
+    cores_read(path, &domains);
+    for (int i = 0; i < domains.count; i++) {
+        snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sysfs, domains.ids[i]);
+        cores_read(path, &its);
+        for (int k = 0; k < its.count; k++) domain[its.ids[k]] = domains.ids[i];
+    }
+}
+
 static int compare_places(const void *a, const void *b) {
     const Place *x = a, *y = b;
     if (x->package != y->package) return x->package < y->package ? -1 : 1;
+    if (x->domain != y->domain) return x->domain < y->domain ? -1 : 1;
     if (x->core != y->core) return x->core < y->core ? -1 : 1;
     return (x->id > y->id) - (x->id < y->id);
 }
 
-void cores_order(Cores *cores, const char *sysfs) {
+// As cores_order; also writes where the processors of each domain begin, and where the last one's end.
+static int order_by_domain(Cores *cores, const char *sysfs, int begins[CORES_MAX + 1]) {
     Place places[CORES_MAX];
+    int domain[CORES_MAX], domains = 0;
+    read_domains(sysfs, domain);
     for (int i = 0; i < cores->count; i++) {
         int id = cores->ids[i];
-        places[i] =
-            (Place){read_place(sysfs, id, "physical_package_id"), read_place(sysfs, id, "core_id"), id};
+        places[i] = (Place){read_place(sysfs, id, "physical_package_id"), domain[id],
+                            read_place(sysfs, id, "core_id"), id};
     }
     qsort(places, (size_t)cores->count, sizeof *places, compare_places);
-    for (int i = 0; i < cores->count; i++) cores->ids[i] = places[i].id;
+    for (int i = 0; i < cores->count; i++) {
+        cores->ids[i] = places[i].id;
+        if (!i || places[i].package != places[i - 1].package || places[i].domain != places[i - 1].domain)
+            begins[domains++] = i;
+    }
+    begins[domains] = cores->count;
+    return domains;
+}
+
+int cores_order(Cores *cores, const char *sysfs) {
+    int begins[CORES_MAX + 1];
+    return order_by_domain(cores, sysfs, begins);
 }
 
 static int compare_ids(const void *a, const void *b) {
@@ -83,6 +120,21 @@ bool cores_share(const Cores *all, int ranks, int threads, int rank, Cores *mine
     for (int i = first; i < end; i++) mine->ids[mine->count++] = all->ids[i];
     qsort(mine->ids, (size_t)mine->count, sizeof *mine->ids, compare_ids);
     return fits;
+}
+
+// As cores_share, domain by domain. False where the ranks do not divide the domains, or would have fewer processors
+// than threads.
+static bool share_domains(const Cores *all, int domains, const int *begins, int ranks, int threads, int rank,
+                          Cores *mine) {
+    int parts = ranks < domains ? ranks : domains, each = ranks / parts;
+    Cores own = {0};
+    if (domains < 2 || ranks % parts || domains % parts) return false;
+    for (int part = 0; part < parts; part++) {
+        int first = begins[domains / parts * part], end = begins[domains / parts * (part + 1)];
+        if ((end - first) / each < threads) return false;
+        for (int i = first; part == rank / each && i < end; i++) own.ids[own.count++] = all->ids[i];
+    }
+    return cores_share(&own, each, threads, rank % each, mine);
 }
 
 // ---- ranks with GPUs --------------------------------------------------------------------------------------
@@ -140,9 +192,10 @@ static bool fits_near(const RankCores *all, int ranks, int threads, int rank) {
 bool cores_divide(const RankCores *all, int ranks, int threads, int rank, const char *sysfs, Cores *mine) {
     const bool near = fits_near(all, ranks, threads, rank);
     Cores ordered = list_of(near ? &all[rank].near : &all[rank].allowed);
-    cores_order(&ordered, sysfs);
-    return cores_share(&ordered, sharing(all, ranks, rank, near), threads, sharing(all, rank, rank, near),
-                       mine);
+    int begins[CORES_MAX + 1], domains = order_by_domain(&ordered, sysfs, begins);
+    int sharers = sharing(all, ranks, rank, near), number = sharing(all, rank, rank, near);
+    return (!near && share_domains(&ordered, domains, begins, sharers, threads, number, mine)) ||
+           cores_share(&ordered, sharers, threads, number, mine);
 }
 
 void cores_bind(const Cores *cores) {
@@ -153,9 +206,8 @@ void cores_bind(const Cores *cores) {
 }
 
 int cores_limit(int threads) {
-    Cores cores;
-    cores_allowed(&cores);
-    return threads < cores.count ? threads : cores.count;
+    int usable = cores_usable();
+    return threads < usable ? threads : usable;
 }
 
 void cores_print(const Cores *cores, Text *text) {

@@ -1,6 +1,7 @@
 // Computes random numbers as functions of a key and an index, by the Philox generator.
 #include "base/rng.h"
 #include <math.h>
+#include <stdbool.h>
 
 void philox4x32(const uint32_t counter[4], RngKey key, uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
@@ -52,12 +53,73 @@ float rng_normal(RngKey key, uint64_t index) {
     return (float)four[index % 4];
 }
 
+// ---- many normals -----------------------------------------------------------------------------------------
+
+// Pairs of normals at a time, each in a lane of a vector.
+enum { PAIRS = 8 };
+typedef double Doubles __attribute__((vector_size(8 * PAIRS)));
+typedef uint64_t Words __attribute__((vector_size(8 * PAIRS)));
+
+// Whole numbers below 2^52.
+#define DOUBLES_OF(words) ((Doubles)((words) | 0x4330000000000000u) - 0x1p52)
+
+// box_muller of PAIRS pairs, to less than 2^-46: logarithm, sine and cosine by their series.
+static void near_box_muller(const Words *u, const Words *v, Doubles *a, Doubles *b) {
+    static const double TAU_32 = 2.0 * 3.14159265358979323846 * 0x1p-32;
+    // x = 2^k m with m from sqrt(1/2) to sqrt(2), and log m = 2 atanh((m - 1) / (m + 1)).
+    Words bits = (Words)((DOUBLES_OF(*u) + 0.5) * 0x1p-32),
+          power = (bits + 0x95F619980C433u) >> 52; // k + 1023
+    Doubles m = (Doubles)(bits - ((power - 1023) << 52)), s = (m - 1) / (m + 1), z = s * s,
+            log_m = z * (1.0 / 21);
+    for (int odd = 19; odd > 1; odd -= 2) log_m = z * (log_m + 1.0 / odd);
+    Doubles square = -2 * ((DOUBLES_OF(power) - 1023) * 0.693147180559945309417 + 2 * (s + s * log_m)),
+            radius;
+    for (int i = 0; i < PAIRS; i++) radius[i] = sqrt(square[i]);
+    // The angle is a number of right angles and at most half a one, either way.
+    Words right = (*v + (1u << 29)) >> 30;
+    Doubles x = (DOUBLES_OF(*v) - DOUBLES_OF(right) * 0x1p30) * TAU_32, x2 = x * x,
+            sine = x2 * (-1.0 / (14 * 15)), cosine = x2 * (-1.0 / (15 * 16));
+    for (int n = 13; n > 1; n -= 2) sine = (sine + 1) * (x2 * (-1.0 / ((n - 1) * n)));
+    for (int n = 14; n > 1; n -= 2) cosine = (cosine + 1) * (x2 * (-1.0 / ((n - 1) * n)));
+    sine = radius * (x + x * sine), cosine = radius * (1 + cosine);
+    Words odd = -(right & 1), minus_a = ((right + 1) & 2) << 62, minus_b = (right & 2) << 62;
+    *a = (Doubles)((((Words)sine & odd) | ((Words)cosine & ~odd)) ^ minus_a);
+    *b = (Doubles)((((Words)cosine & odd) | ((Words)sine & ~odd)) ^ minus_b);
+}
+
+// What near_box_muller leaves open: whether the exact number and the near one are rounded to the same float.
+static bool is_open(double x) { return (float)(x - 0x1p-45) != (float)(x + 0x1p-45); }
+
+// The normals of PAIRS / 2 blocks, those of normal_block: what is near a number between two floats is computed exactly.
+static void many_normals(RngKey key, uint64_t block, float out[2 * PAIRS]) {
+    Words u, v;
+    Doubles a, b;
+    for (int i = 0; i < PAIRS; i += 2, block++) {
+        uint32_t word[4] = {(uint32_t)block, (uint32_t)(block >> 32), 0, 0};
+        philox4x32(word, key, word);
+        u[i] = word[0], v[i] = word[1], u[i + 1] = word[2], v[i + 1] = word[3];
+    }
+    near_box_muller(&u, &v, &a, &b);
+    for (int i = 0; i < PAIRS; i++) {
+        double pair[2] = {a[i], b[i]};
+        if (is_open(pair[0]) || is_open(pair[1]))
+            box_muller((uint32_t)u[i], (uint32_t)v[i], &pair[0], &pair[1]);
+        out[2 * i] = (float)pair[0], out[2 * i + 1] = (float)pair[1];
+    }
+}
+
 void rng_fill_normal(RngKey key, uint64_t first, uint64_t count, float mean, float stddev, float *out) {
+    float many[2 * PAIRS];
     double four[4];
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count;) {
         uint64_t index = first + i;
+        if (index % 4 == 0 && count - i >= 2 * PAIRS) {
+            many_normals(key, index / 4, many);
+            for (int k = 0; k < 2 * PAIRS; k++) out[i++] = mean + stddev * many[k];
+            continue;
+        }
         if (i == 0 || index % 4 == 0) normal_block(key, index / 4, four);
-        out[i] = mean + stddev * (float)four[index % 4];
+        out[i++] = mean + stddev * (float)four[index % 4];
     }
 }
 

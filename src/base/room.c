@@ -1,6 +1,6 @@
 // Finds how much memory this process may still take, from /proc, control groups and its own limits.
 #include "base/room.h"
-#include <stdbool.h>
+#include "base/control_groups.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -40,43 +40,11 @@ static int64_t room_of_group(const char *folder, const char *limit, const char *
     return room > 0 ? room : 0;
 }
 
-// Limits of the groups above hold, too. In a container the path may be that of another root: then only the root is
-// there.
-static int64_t room_of_groups(const char *base, const char *group, const char *limit, const char *usage,
-                              const char *cache) {
-    char folder[PATH_SIZE];
-    int64_t room = INT64_MAX;
-    size_t root = strlen(base);
-    if (snprintf(folder, sizeof folder, "%s%s", base, group) >= (int)sizeof folder) return room;
-    for (;;) {
-        room = smaller(room, room_of_group(folder, limit, usage, cache));
-        char *slash = strrchr(folder, '/');
-        if (!slash || (size_t)(slash - folder) < root) return room;
-        *slash = 0;
-    }
-}
-
-// Lines of /proc/self/cgroup: "0::/path" of version 2, "5:memory:/path" of version 1.
-static int64_t room_of_all_groups(const char *root) {
-    char path[PATH_SIZE], line[PATH_SIZE];
-    int64_t room = INT64_MAX;
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        char *names = strchr(line, ':'), *group = names ? strchr(names + 1, ':') : NULL;
-        if (!group) continue;
-        *group++ = 0;
-        bool second = !names[1];
-        if (!second && !strstr(names + 1, "memory")) continue;
-        snprintf(path, sizeof path, "%s/sys/fs/cgroup%s", root, second ? "" : "/memory");
-        room = smaller(room,
-                       second ? room_of_groups(path, group, "memory.max", "memory.current", "inactive_file ")
-                              : room_of_groups(path, group, "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                               "total_inactive_file "));
-    }
-    if (file) fclose(file);
-    return room;
+static void look_at_group(void *self, const char *folder, bool second) {
+    int64_t *room = self;
+    *room = smaller(*room, second ? room_of_group(folder, "memory.max", "memory.current", "inactive_file ")
+                                  : room_of_group(folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                                  "total_inactive_file "));
 }
 
 // ulimit -v counts addresses, of which the process has taken some.
@@ -96,5 +64,6 @@ int64_t memory_room(const char *root) {
     int64_t kilobytes, room = INT64_MAX;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     if (read_number(path, "MemAvailable:", &kilobytes)) room = 1024 * kilobytes;
-    return smaller(smaller(room, room_of_all_groups(root)), room_of_limit(root));
+    control_groups_visit(root, "memory", look_at_group, &room);
+    return smaller(room, room_of_limit(root));
 }

@@ -33,6 +33,7 @@
     X(micro_batch, false)                                                                                    \
     X(global_batch, true)                                                                                    \
     X(schedule, false)                                                                                       \
+    X(stash_limit, false)                                                                                    \
     X(recompute, false)                                                                                      \
     X(sequence_parallel, false)                                                                              \
     X(zero_stage, false)                                                                                     \
@@ -250,6 +251,7 @@ static Status read_schedule(const Source *s, PlanRow *row) {
     if (plain && grid_along(c->grid, AXIS_PP) > 1) return wrong(s, COLUMN_schedule, "none needs pp 1");
     if (!kind) kind = schedule_kind_default(c->chunks);
     c->schedule = kind->name;
+    if (*cell(s, COLUMN_stash_limit)) TRY(read_count(s, COLUMN_stash_limit, 0, 1 << 20, &c->stash_limit));
     if (!kind->is_default || !required || c->chunks == required) return OK; // a prediction refuses the others
     char why[80];
     snprintf(why, sizeof why, "the schedule %s has %d chunk%s per rank", kind->name, required,

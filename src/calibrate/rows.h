@@ -29,7 +29,8 @@ typedef struct {
 // may be missing.
 //   required  layers hidden heads vocab seq tp pp dp global_batch step_s; ffn_hidden where mlp is swiglu
 //   optional  id set stack gpu gpus_per_node inter_node_gbps (of a node) model kv_heads ffn_hidden
-//             mlp (gelu, relu2, swiglu) tied_embedding gpus vp cp micro_batch schedule recompute
+//             mlp (gelu, relu2, swiglu) tied_embedding gpus vp cp micro_batch schedule
+//             stash_limit (of auto: microbatches that a rank may hold; else as many as 1f1b) recompute
 //             sequence_parallel zero_stage precision attention attention_kernel p2p_scatter_gather
 //             tp_comm_overlap dp_comm_overlap metric (oom: did not fit, step_s is empty) mem_gb note
 // precision: bf16, fp16, fp32; fp8, mxfp8, nvfp4: bf16, but for the factors of the products of linear layers.

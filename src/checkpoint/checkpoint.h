@@ -318,8 +318,8 @@ Status model_source_use_ema(ModelSource *source);
 Checkpoint *model_source_checkpoint(ModelSource *source);
 // Appends the chat template inside a GGUF file; nothing for another model, or where there is none.
 void model_source_template(const ModelSource *source, Text *out);
-// Opens the tokenizer in the folder of the weights, of an adapter in that of its base. Fails with ERR_NO_INPUT when
-// there is none. That inside a GGUF file is not read.
+// Opens the tokenizer in the folder of the weights, of an adapter in that of its base, or inside a GGUF file. Fails
+// with ERR_NO_INPUT when there is none, with ERR_UNAVAILABLE for one that is not supported.
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer);
 // Appends the tokens of which each ends a text of the model, each once: the end of document of `tokenizer` (may be
 // NULL), those of the model's configuration, and those of generation_config.json beside the weights. Numbers outside
@@ -331,11 +331,15 @@ Status model_source_ends(const ModelSource *source, const Tokenizer *tokenizer, 
 enum { NUM_COMPANIONS = 6 };
 typedef struct {
     Text files[NUM_COMPANIONS]; // empty: there is none
+    char **template_names;      // "NAME.jinja", of additional_chat_templates/: [num_templates]
+    Text *templates;
+    int num_templates;
 } Companions;
 // Reads those in the folder of a model; of a GGUF file its chat template. `own` is the tokenizer of that folder, whose
 // files are read as well; NULL: it has none, or another tokenizer is used.
 Status companions_read(Companions *companions, const ModelSource *source, const Tokenizer *own);
-Status companions_write(const Companions *companions, const char *folder);
+// Writes them to a folder; `checkpoint`: of ours, which has no folders in it.
+Status companions_write(const Companions *companions, const char *folder, bool checkpoint);
 // Adds a token to eos_token_id of generation_config.json, unless it is there: `ends` are those of a model without that
 // file or member. Without the file nothing is done where `ends` has the token. All other bytes of the file stay. Fails
 // with ERR_DATA where it is no JSON object.

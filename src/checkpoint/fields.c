@@ -6,13 +6,14 @@
 #include <stddef.h>
 #include <string.h>
 
-static const char *const activation_words[] = {"gelu", "swiglu", "gelu_erf", "geglu", "relu_squared", NULL};
+static const char *const activation_words[] = {"gelu",         "swiglu",      "gelu_erf", "geglu",
+                                               "relu_squared", "quick_geglu", NULL};
 static const char *const position_words[] = {"learned", "rotary", "none", NULL};
 static const char *const softmax_words[] = {"plain", "off_by_one", "sinks", NULL};
 static const char *const family_words[] = {
     "any",     "mistral",   "qwen2",    "qwen3",      "smollm3",   "phi3",     "olmo2",       "gemma2",
     "gemma3",  "gpt_neox",  "stablelm", "granite",    "nemotron",  "minicpm3", "deepseek_v2", "deepseek_v3",
-    "mixtral", "qwen3_moe", "olmoe",    "granitemoe", "qwen2_moe", NULL};
+    "mixtral", "qwen3_moe", "olmoe",    "granitemoe", "qwen2_moe", "gpt_oss",  NULL};
 static const char *const norm_words[] = {"pre", "post", "sandwich", NULL};
 static const char *const qk_words[] = {"none", "head", "all", NULL};
 static const char *const rope_words[] = {"plain", "linear", "llama3", "yarn", "dynamic", "long", NULL};
@@ -327,7 +328,8 @@ static Status check_experts(const ModelShape *s, const char *what) {
                  !(s->experts_layers & ~all) && (!s->experts_period || s->experts_layers);
     bool none =
         !s->experts_topk && !s->expert_ffn && !s->shared_ffn && !s->experts_period && !s->router_groups;
-    if (s->experts ? right && s->no_linear_bias && !s->mlp_bias : none) return OK;
+    bool biased_shared = s->shared_ffn && model_has_mlp_bias(s);
+    if (s->experts ? right && !biased_shared : none) return OK;
     return fail(ERR_DATA, "%s: \"experts\" and what belongs to them make no layers of this model", what);
 }
 

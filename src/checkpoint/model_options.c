@@ -223,6 +223,7 @@ static void add_rules(Rows *rows, const ModelShape *s) {
     add_row(rows, "qk_norm", FIXED, "%s", qk_norms[model_is_latent(s) ? QK_NORM_HEAD : s->qk_norm]);
     add_flag(rows, "swiglu", s->activation == ACTIVATION_SWIGLU);
     add_flag(rows, "geglu", s->activation == ACTIVATION_GEGLU);
+    add_flag(rows, "quick_geglu", s->activation == ACTIVATION_QUICK_GEGLU);
     add_flag(rows, "squared_relu", s->activation == ACTIVATION_RELU_SQUARED);
     add_flag(rows, "bias_gelu_fusion", s->activation != ACTIVATION_GELU_ERF);
     add_flag(rows, "add_qkv_bias", s->no_linear_bias && s->qkv_bias); // otherwise every linear weight has one

@@ -104,8 +104,10 @@ static Status open_any(ModelSource *source, const char *path, int64_t step) {
         return fail(ERR_USAGE, "%s is a %s: it has no step %" PRId64 " (--ckpt-step)", path,
                     place_is_gguf(path) ? "GGUF file" : "Hugging Face model or adapter", step);
     if (place_is_adapter(path)) return source_open_adapter(source, path);
-    return place_is_gguf(path) ? gguf_model_open(&source->gguf, path)
-                               : hugging_face_open(&source->model, path);
+    if (place_is_gguf(path)) return gguf_model_open(&source->gguf, path);
+    TRY(hugging_face_open(&source->model, path));
+    hugging_face_note(source->model, &source->notes);
+    return OK;
 }
 
 // The hash of the manifest covers the tensors, since it contains their checksums.
@@ -255,10 +257,19 @@ int64_t model_source_non_finite(const ModelSource *source) {
     return source->non_finite + (source->base ? source->base->non_finite : 0);
 }
 
+// The tensor of another program's file that has an element of a weight; NULL: the file has our names.
+static const char *their_tensor(const ModelSource *source, const char *name, int64_t row, int64_t col) {
+    if (source->upcycled || is_adapter_weight(name)) return NULL;
+    if (source->model) return hugging_face_tensor_at(source->model, name, row, col);
+    return source->gguf ? gguf_model_tensor_at(source->gguf, name, row, col) : NULL;
+}
+
 static Status non_finite(ModelSource *source, const char *name, int64_t row, int64_t col, double value) {
     char what[4500];
-    snprintf(what, sizeof what, "%s: weight %s is %s in row %" PRId64 ", column %" PRId64, source->path, name,
-             isnan(value) ? "NaN" : "infinite", row, col);
+    const char *theirs = their_tensor(source, name, row, col);
+    snprintf(what, sizeof what, "%s: %s %s is %s in row %" PRId64 ", column %" PRId64 "%s%s", source->path,
+             theirs ? "tensor" : "weight", theirs ? theirs : name, isnan(value) ? "NaN" : "infinite", row,
+             col, theirs ? " of trireme's " : "", theirs ? name : "");
     if (!source->allow_non_finite)
         return fail(ERR_DATA,
                     "%s: the model is damaged, or its training had failed (--allow-non-finite takes it "
@@ -292,11 +303,6 @@ void model_source_template(const ModelSource *source, Text *out) {
 
 Status model_source_tokenizer(const ModelSource *source, Tokenizer **tokenizer) {
     if (source->base && !source->checkpoint) return model_source_tokenizer(source->base, tokenizer);
-    if (!source->gguf) return tokenizer_open_path(tokenizer, source->path);
-    *tokenizer = NULL;
-    return fail(
-        ERR_NO_INPUT,
-        "%s: the tokenizer inside a GGUF file is not read: give --tokenizer-model, the folder or file of "
-        "the model's tokenizer",
-        source->path);
+    return source->gguf ? gguf_model_tokenizer(source->gguf, tokenizer)
+                        : tokenizer_open_path(tokenizer, source->path);
 }

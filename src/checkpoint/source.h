@@ -24,7 +24,7 @@ struct ModelSource {
     uint64_t hash;     // of the file that describes the model
     BaseModel as_base; // path NULL: not known yet
     Text passed_over;  // why newer checkpoints were not opened
-    Text notes;        // on adapters, a line each
+    Text notes;        // on adapters and on tensors in MXFP4, a line each
     bool allow_non_finite, use_ema;
     int64_t non_finite; // weights that are NaN or infinite and were accepted
 };

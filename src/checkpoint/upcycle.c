@@ -7,9 +7,7 @@
 #include <string.h>
 
 static Status check(const ModelSource *source, const ModelShape *s, int topk, int experts) {
-    const char *why = s->experts ? "it has experts already"
-                      : !s->no_linear_bias || s->mlp_bias
-                          ? "its linear layers have biases, and experts have none"
+    const char *why = s->experts          ? "it has experts already"
                       : s->parallel_block ? "its MLPs read what attention reads"
                                           : NULL;
     if (why) return fail(ERR_UNAVAILABLE, "--upcycle cannot make experts of %s: %s", source->path, why);
@@ -30,7 +28,7 @@ Status model_source_upcycle(ModelSource *source, int experts, int topk) {
     return OK;
 }
 
-// Row r of the matrices of all experts is row r % rows of the dense one.
+// Row r of the matrices of all experts is row r % rows of the dense one; their biases are one row each.
 static Status read_copies(ModelSource *source, const char *dense, int64_t rows, Rect rect, float *out,
                           int64_t stride) {
     for (int64_t done = 0, some; done < rect.rows; done += some) {
@@ -55,6 +53,10 @@ Status source_read_upcycled(ModelSource *source, const char *name, Rect rect, fl
     const ModelShape *s = &source->info.shape;
     const char *at = strstr(name, part);
     char dense[160];
+    if (strstr(name, ".mlp.router.bias")) {
+        for (int64_t i = 0; i < rect.rows; i++) memset(out + i * stride, 0, (size_t)rect.cols * sizeof *out);
+        return OK;
+    }
     if (strstr(name, ".mlp.router.")) {
         draw_router(s, name, rect, out, stride);
         return OK;
@@ -63,5 +65,6 @@ Status source_read_upcycled(ModelSource *source, const char *name, Rect rect, fl
     const char *last = at + sizeof part - 1;
     snprintf(dense, sizeof dense, "%.*s%s%s", (int)(at - name), name, own, last);
     int64_t inner = (model_is_gated(s) ? 2 : 1) * (int64_t)s->ffn;
-    return read_copies(source, dense, strstr(last, "linear_fc1") ? inner : s->hidden, rect, out, stride);
+    int64_t rows = strstr(last, ".bias") ? 1 : strstr(last, "linear_fc1") ? inner : s->hidden;
+    return read_copies(source, dense, rows, rect, out, stride);
 }

@@ -118,8 +118,10 @@ static Status import_gguf(Finetune *f) {
     snprintf(base, sizeof base, "%.3000s/base", f->folder);
     words_add(&f->import, "import");
     words_add(&f->import, "%s", f->model);
-    words_add(&f->import, "--tokenizer-model");
-    words_add(&f->import, "%s", f->tokenizer);
+    if (f->options->tokenizer_model) {
+        words_add(&f->import, "--tokenizer-model");
+        words_add(&f->import, "%s", f->tokenizer);
+    }
     words_add(&f->import, "--save");
     words_add(&f->import, "%s", base);
     int64_t *steps;

@@ -15,7 +15,8 @@ static void find_given(const Options *options, const char *const *fields, char n
 }
 
 static Status check_words(const Options *o) {
-    static const char *const of_plan[] = {"gpus", "tokens", "price", "goodput", "html", "top", NULL};
+    static const char *const of_plan[] = {"gpus", "tokens", "price", "pue",        "goodput",
+                                          "html", "vary",   "top",   "slow_nodes", NULL};
     static const char *const of_rows[] = {"loo", "leave_model_out", "folds", NULL};
     char name[64];
     bool rows = o->rows.count || o->calibrate.count;
@@ -31,6 +32,10 @@ static Status check_words(const Options *o) {
     if (*name)
         return rows ? fail(ERR_USAGE, "%s: the rows say what was run; leave out %s", mode, name)
                     : fail(ERR_USAGE, "%s is for --rows and --calibrate: leave it out", name);
+    if (o->slow_nodes && *o->slow_nodes && (o->html || o->vary.count))
+        return fail(ERR_USAGE,
+                    "--slow-nodes is about one plan, and --html and --vary compare many: leave out --%s",
+                    o->html ? "html" : "vary");
     if (o->output && !o->calibrate.count)
         return fail(ERR_USAGE,
                     "--output is where --calibrate writes the stack: leave it out, or use --html FILE");
@@ -44,16 +49,52 @@ static Status check_words(const Options *o) {
 
 // ---- the plan -------------------------------------------------------------------------------------
 
-static Status tell(PlanCache *cache, const PlanJob *job, const PlanReport *report) {
+typedef struct {
+    PlanCache *cache;
+    const PlanJob *job;
+    PlanAxes axes;
+    const Options *asked; // the command line as it is
+} Question;
+
+static void print(const PlanReport *report, const PlanSweep *sweep, const Options *options) {
     Text text = {0};
-    if (job->options->html) TRY(plan_html(cache, job, report));
-    if (job->options->json)
+    if (sweep && options->json)
+        plan_sweep_json(sweep, &text);
+    else if (sweep)
+        plan_sweep_print(sweep, &text);
+    else if (options->json)
         plan_report_json(report, &text);
     else
         plan_report_print(report, &text);
     fputs(text_string(&text), stdout);
     text_free(&text);
-    return OK;
+}
+
+static Status tell(Question *q, const PlanReport *report) {
+    const Options *o = q->asked;
+    PlanSweepRun *run = NULL;
+    Status status = OK;
+    if (o->html || o->vary.count) {
+        plan_axes_fill(&q->axes, q->job, o->html && !o->vary.count);
+        status = plan_sweep_open(&run, q->cache, o, &q->axes);
+    }
+    if (status == OK && o->html) status = plan_html(q->cache, q->job, report, plan_sweep_of(run));
+    if (status == OK) print(report, o->vary.count ? plan_sweep_of(run) : NULL, o);
+    plan_sweep_close(run);
+    return status;
+}
+
+// Tells of the chosen configuration, and what it would be without slow nodes, and with fewer layers on them.
+static Status tell_chosen(Question *q, PlanReport *report, Prediction *chosen) {
+    const PlanJob *job = q->job;
+    Prediction spared;
+    bool is_found;
+    report->chosen = chosen;
+    if (!job->costs.slow.nodes) return tell(q, report);
+    TRY(predict_slow_nodes(q->cache, &job->costs, &job->model, chosen));
+    TRY(predict_fewer_layers(q->cache, &job->costs, &job->model, chosen, &spared, &is_found));
+    report->spared = is_found ? &spared : NULL;
+    return tell(q, report);
 }
 
 // A given configuration is compared with the best one for the same devices, batch and kernels.
@@ -70,58 +111,63 @@ static SearchSpace open_space(const SearchSpace *space) {
                          .muon = space->muon};
 }
 
-static Status price_given(PlanCache *cache, const PlanJob *job, PlanReport *report) {
+static Status price_given(Question *q, PlanReport *report) {
+    const PlanJob *job = q->job;
     Prediction given;
     PlanResult result;
     SearchSpace open = open_space(&job->space);
-    TRY(predict(cache, &job->costs, &job->model, &job->config, &given));
+    TRY(predict(q->cache, &job->costs, &job->model, &job->config, &given));
     TRY(memory_exact(&job->costs, &job->model, &job->config, &given.memory));
-    report->chosen = &given;
-    Status searched = plan_search(cache, &job->costs, &job->model, &open, job->options->top, &result);
+    Status searched = plan_search(q->cache, &job->costs, &job->model, &open, job->options->top, &result);
     report->result = searched == OK ? &result : NULL;
-    Status status = searched == OK || searched == ERR_CONFIG ? tell(cache, job, report) : searched;
+    Status status = searched == OK || searched == ERR_CONFIG ? tell_chosen(q, report, &given) : searched;
     plan_result_free(&result);
     return status;
 }
 
-static Status tell_best(PlanCache *cache, const PlanJob *job, PlanReport *report, PlanResult *result) {
+static Status tell_best(Question *q, PlanReport *report, PlanResult *result) {
     Prediction *best = &result->best[0];
-    TRY(memory_exact(&job->costs, &job->model, &best->config, &best->memory));
+    TRY(memory_exact(&q->job->costs, &q->job->model, &best->config, &best->memory));
     report->result = result;
-    report->chosen = best;
-    return tell(cache, job, report);
+    return tell_chosen(q, report, best);
 }
 
-static Status seek(PlanCache *cache, const PlanJob *job, PlanReport *report) {
+static Status seek(Question *q, PlanReport *report) {
+    const PlanJob *job = q->job;
     PlanResult result;
-    Status status = plan_search(cache, &job->costs, &job->model, &job->space, job->options->top, &result);
-    if (status == OK) status = tell_best(cache, job, report, &result);
+    Status status = plan_search(q->cache, &job->costs, &job->model, &job->space, job->options->top, &result);
+    if (status == OK) status = tell_best(q, report, &result);
     plan_result_free(&result);
     return status;
 }
 
-static Status report_job(const PlanJob *job) {
-    PlanCache *cache;
-    PlanReport report = {.model_name = job->options->model,
-                         .model = &job->model,
-                         .costs = &job->costs,
-                         .space = &job->space,
-                         .given = job->given,
-                         .tokens = job->tokens,
-                         .price = job->price,
-                         .goodput = job->goodput};
-    TRY(plan_cache_open(&cache));
-    Status status = job->given ? price_given(cache, job, &report) : seek(cache, job, &report);
-    plan_cache_close(cache);
+static Status report_job(Question *q) {
+    PlanReport report = plan_job_report(q->job);
+    TRY(plan_cache_open(&q->cache));
+    // Without a page the answers of --vary are all that is told.
+    bool answers = q->asked->vary.count && !q->asked->html;
+    Status status = answers ? tell(q, &report) : q->job->given ? price_given(q, &report) : seek(q, &report);
+    plan_cache_close(q->cache);
     return status;
 }
 
-static Status plan(Options *options) {
+static Status plan_base(Question *q, Options *base) {
     PlanJob job;
-    TRY(plan_job_open(&job, options));
-    tell_notes(options);
-    Status status = report_job(&job);
+    TRY(plan_job_open(&job, base));
+    tell_notes(base);
+    q->job = &job;
+    Status status = report_job(q);
     plan_job_close(&job);
+    return status;
+}
+
+static Status plan(const Options *options) {
+    Question q = {.asked = options};
+    Options base = {0};
+    TRY(plan_axes_read(&q.axes, options));
+    TRY(plan_axes_base(&q.axes, options, &base));
+    Status status = plan_base(&q, &base);
+    options_destroy(&base);
     return status;
 }
 

@@ -1,40 +1,13 @@
-// --html: the page of a plan, with what only a page has room for: the timeline, and other numbers of devices.
+// --html: the page of a plan, with what only a page has room for: the timeline, and the answers to other questions.
 #include "base/file.h"
 #include "cli/plan_verb.h"
 #include "layout/simulate.h"
 #include "report/report.h"
+#include <stdlib.h>
 #include <string.h>
 
-enum { NUM_SCALES = 6 };
-
-// ---- other numbers of devices ---------------------------------------------------------------------
-
-// Finds the best configuration on so many devices, if there is one. It keeps all that the user has given but d.
-static Status add_point(PlanCache *cache, const PlanJob *job, int devices, PlanPage *page,
-                        ScalePoint *points) {
-    PlanResult result;
-    SearchSpace space = job->space;
-    space.devices = devices;
-    space.grid.size[AXIS_DP] = 0;
-    Status status = plan_search(cache, &job->costs, &job->model, &space, 1, &result);
-    if (status == OK && result.count) points[page->num_scaling++] = (ScalePoint){devices, result.best[0]};
-    plan_result_free(&result);
-    return status == ERR_CONFIG ? OK : status;
-}
-
-static Status add_scaling(PlanCache *cache, const PlanJob *job, PlanPage *page, ScalePoint *points) {
-    static const double scales[NUM_SCALES] = {1.0 / 8, 1.0 / 4, 1.0 / 2, 1, 2, 4};
-    int here = job->space.devices;
-    page->scaling = points;
-    for (int i = 0; i < NUM_SCALES; i++) {
-        double devices = here * scales[i];
-        if (devices < 1 || devices != (int)devices || devices > MAX_DEVICES) continue;
-        if (scales[i] == 1)
-            points[page->num_scaling++] = (ScalePoint){here, *page->report->chosen};
-        else
-            TRY(add_point(cache, job, (int)devices, page, points));
-    }
-    return OK;
+static int by_devices(const void *a, const void *b) {
+    return ((const ScalePoint *)a)->devices - ((const ScalePoint *)b)->devices;
 }
 
 // ---- the page -----------------------------------------------------------------------------------
@@ -60,9 +33,26 @@ static Status draw(PlanCache *cache, const PlanJob *job, PlanPage *page) {
     return status;
 }
 
-Status plan_html(PlanCache *cache, const PlanJob *job, const PlanReport *report) {
-    ScalePoint points[NUM_SCALES];
-    PlanPage page = {.report = report};
-    TRY(add_scaling(cache, job, &page, points));
-    return draw(cache, job, &page);
+// The same question on other numbers of devices: cells of the sweep, in their order.
+static void add_scaling(const PlanSweep *sweep, const PlanJob *job, PlanPage *page, ScalePoint *points) {
+    page->scaling = points;
+    for (int i = 0; i < sweep->count; i++) {
+        const SweepCell *cell = &sweep->cells[i];
+        bool other = cell->report.model->sequence != job->model.sequence ||
+                     cell->space.batch != job->space.batch ||
+                     strcmp(cell->machine, job->options->machine) != 0;
+        if (other || !cell->report.chosen) continue;
+        points[page->num_scaling++] = (ScalePoint){cell->space.devices, cell->best};
+    }
+    qsort(points, (size_t)page->num_scaling, sizeof *points, by_devices);
+}
+
+Status plan_html(PlanCache *cache, const PlanJob *job, const PlanReport *report, const PlanSweep *sweep) {
+    ScalePoint *points = calloc((size_t)sweep->count, sizeof *points);
+    PlanPage page = {.report = report, .machine = job->options->machine, .sweep = sweep};
+    if (!points) return fail(ERR_OS, "no memory for %d points", sweep->count);
+    add_scaling(sweep, job, &page, points);
+    Status status = draw(cache, job, &page);
+    free(points);
+    return status;
 }

@@ -6,7 +6,7 @@
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
 
-static bool is_given(const Options *options, const char *field) {
+bool plan_is_given(const Options *options, const char *field) {
     Origin origin = options_origin(options, field);
     return origin == FROM_FILE || origin == FROM_COMMAND_LINE;
 }
@@ -109,6 +109,65 @@ static Status read_goodput(const char *word, double *share) {
     return fail(ERR_USAGE, "--goodput %s: a share above 0 and up to 1 is expected, such as 0.9", word);
 }
 
+static Status slow_nodes_expected(const char *word, const char *what) {
+    return fail(ERR_USAGE,
+                "--slow-nodes %s: %s; a number of nodes is expected, and what takes how many times as long "
+                "there (compute, nic or uplink, from 1 to 1000), such as 1:compute=1.2 or 16:nic=2,uplink=4",
+                word, what);
+}
+
+// Reads the next "what=factor" of the list, and moves `at` behind it.
+static Status read_slowness(const char *word, const char **at, SlowNodes *slow) {
+    const struct {
+        const char *name;
+        double *factor;
+    } kinds[] = {{"compute=", &slow->compute}, {"nic=", &slow->nic}, {"uplink=", &slow->uplink}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t length = strlen(kinds[i].name), digits;
+        char number[32];
+        if (strncmp(*at, kinds[i].name, length) != 0) continue;
+        digits = strcspn(*at + length, ",");
+        snprintf(number, sizeof number, "%.*s", (int)(digits < sizeof number ? digits : 0), *at + length);
+        if (!parse_double(number, kinds[i].factor) || *kinds[i].factor < 1 || *kinds[i].factor > 1000)
+            return slow_nodes_expected(word, "a factor is wrong");
+        *at += length + digits;
+        return OK;
+    }
+    return slow_nodes_expected(word, "what is slow there is not one of the three");
+}
+
+// Reads "N:compute=X,nic=X,uplink=X", of which what is left out takes as long as elsewhere.
+static Status read_slow_nodes(const char *word, SlowNodes *slow) {
+    char number[16];
+    int64_t nodes;
+    *slow = (SlowNodes){0};
+    if (!word) return OK;
+    size_t length = strcspn(word, ":");
+    snprintf(number, sizeof number, "%.*s", (int)(length < sizeof number ? length : 0), word);
+    if (!word[length] || !parse_int(number, &nodes) || nodes < 1 || nodes > MAX_DEVICES)
+        return slow_nodes_expected(word, "the number of nodes is wrong");
+    *slow = (SlowNodes){.nodes = (int)nodes, .compute = 1, .nic = 1, .uplink = 1};
+    for (const char *at = word + length; *at;) {
+        at++;
+        TRY(read_slowness(word, &at, slow));
+    }
+    return OK;
+}
+
+static Status check_slow_nodes(const PlanJob *job) {
+    int per_node = job->machine.devices_per_node, nodes = (job->space.devices + per_node - 1) / per_node;
+    if (job->costs.slow.nodes < nodes || !job->costs.slow.nodes) return OK;
+    if (nodes == 1)
+        return fail(ERR_CONFIG,
+                    "--slow-nodes %s: there is one node, of %d devices: leave it out, or use more --gpus",
+                    job->options->slow_nodes, per_node);
+    return fail(
+        ERR_CONFIG,
+        "--slow-nodes %s: of the %d nodes some are not slow: use 1 to %d, or more --gpus, or a file of "
+        "the slow machine",
+        job->options->slow_nodes, nodes, nodes - 1);
+}
+
 // Returns the type for a user who names none: fp32 on a CPU; on a GPU bf16, else fp16, else fp32.
 static DType usual_type(const Machine *machine) {
     if (machine->is_cpu) return F32;
@@ -118,7 +177,7 @@ static DType usual_type(const Machine *machine) {
 static Status choose_type(PlanJob *job) {
     static const char *const flags[] = {[F32] = "fp32", [BF16] = "--bf16", [F16] = "--fp16"};
     const Options *o = job->options;
-    bool given = is_given(o, "bf16") || is_given(o, "fp16");
+    bool given = plan_is_given(o, "bf16") || plan_is_given(o, "fp16");
     DType type = o->bf16 ? BF16 : o->fp16 ? F16 : given ? F32 : usual_type(&job->machine);
     if (job->machine.peak_tflops[type] <= 0)
         return fail(ERR_CONFIG, "%s: the machine %s does not compute in this type: leave it out, or use %s",
@@ -172,7 +231,7 @@ static int fused_attention(const char *backend) {
 
 // Returns the value of the option, or `otherwise` when it is unset.
 static int flag_or(const Options *options, const char *field, bool value, int otherwise) {
-    return is_given(options, field) ? value : otherwise;
+    return plan_is_given(options, field) ? value : otherwise;
 }
 
 static int recompute_or(const Options *options, int otherwise) {
@@ -183,22 +242,23 @@ static int recompute_or(const Options *options, int otherwise) {
 static void fill_space(PlanJob *job) {
     const Options *o = job->options;
     SearchSpace *space = &job->space;
-    bool tensor = is_given(o, "tensor_model_parallel_size");
-    bool pipeline = is_given(o, "pipeline_model_parallel_size");
+    bool tensor = plan_is_given(o, "tensor_model_parallel_size");
+    bool pipeline = plan_is_given(o, "pipeline_model_parallel_size");
     *space = (SearchSpace){
         .batch = o->global_batch_size,
         .grid.size = {[AXIS_TP] = tensor ? o->tensor_model_parallel_size : 0,
                       [AXIS_PP] = pipeline ? o->pipeline_model_parallel_size : 0,
                       [AXIS_DP] = or_zero(o->data_parallel_size),
-                      [AXIS_CP] = is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
+                      [AXIS_CP] = plan_is_given(o, "context_parallel_size") ? o->context_parallel_size : 0},
         .chunks = or_zero(o->num_virtual_stages_per_pipeline_rank),
         .microbatch = or_zero(o->micro_batch_size),
         .fused_attention = fused_attention(o->attention_backend),
         .schedule = o->schedule};
-    space->grid.size[AXIS_EP] = is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
+    space->grid.size[AXIS_EP] =
+        plan_is_given(o, "expert_model_parallel_size") ? o->expert_model_parallel_size : 0;
     space->grid.size[AXIS_ETP] = or_zero(o->expert_tensor_parallel_size);
     space->grid.instances = o->num_distributed_optimizer_instances;
-    space->context_way = is_given(o, "cp_comm_type") ? (int)options_context_way(o) : -1;
+    space->context_way = plan_is_given(o, "cp_comm_type") ? (int)options_context_way(o) : -1;
     space->muon = muon_options(o);
     space->reduce_every = o->reduce_grads_every_microbatch;
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
@@ -297,12 +357,34 @@ static Status fill(PlanJob *job) {
     fill_space(job);
     TRY(read_tokens(o->tokens, &job->tokens));
     TRY(read_goodput(o->goodput, &job->goodput));
+    TRY(read_slow_nodes(o->slow_nodes, &job->costs.slow));
     job->price = o->price > 0 ? o->price : job->machine.price;
+    job->pue = o->pue;
     job->model = options_model(o, o->vocab_size);
     TRY(choose_type(job));
     TRY(choose_factors(job));
     TRY(count_devices(job));
+    TRY(check_slow_nodes(job));
     return job->given ? config_given(job) : OK;
+}
+
+Status plan_job_ask(PlanJob *job, int devices, int batch) {
+    if (devices != job->space.devices) job->space.grid.size[AXIS_DP] = 0;
+    job->space.devices = devices, job->space.batch = batch;
+    TRY(sizes_fit(&job->space, devices));
+    return job->given ? config_given(job) : OK;
+}
+
+PlanReport plan_job_report(const PlanJob *job) {
+    return (PlanReport){.model_name = job->options->model,
+                        .model = &job->model,
+                        .costs = &job->costs,
+                        .space = &job->space,
+                        .given = job->given,
+                        .tokens = job->tokens,
+                        .price = job->price,
+                        .goodput = job->goodput,
+                        .pue = job->pue};
 }
 
 Status plan_job_open(PlanJob *job, Options *options) {

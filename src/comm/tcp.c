@@ -175,7 +175,7 @@ static void find_cores(TcpWorld *world, Group *group, const CommOptions *options
     for (int r = 0; r < group->size; r++)
         if (is_here(world, r)) all[here++] = all[r];
     bool fits = cores_divide(all, here, threads, group->rank_here, world_sysfs(options), &mine);
-    world->spins = fits ? SPINS : 0;
+    world->spins = fits && world_has_time(here, threads) ? SPINS : 0;
     if (fits && options->bind_cores) cores_bind(&mine);
     free(all);
 }

@@ -350,11 +350,9 @@ static Status join_members(Member *members, int started) {
 
 static void launch_open(Launch *launch, Member *members, const CommOptions *options) {
     int size = options->ranks;
-    Cores allowed;
-    cores_allowed(&allowed);
     launch->cores = comm_allocate((size_t)size, sizeof *launch->cores);
     for (int i = 0; i < size; i++) launch->cores[i] = world_cores(options, i);
-    int cores = options->cores ? options->cores : allowed.count;
+    int cores = options->cores ? options->cores : cores_usable();
     bool crowded = cores / size < threads_each(options);
     launch->options = options;
     launch->world =

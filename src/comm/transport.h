@@ -113,6 +113,9 @@ Status world_run(Group *world, const CommOptions *options, RankMain *rank_main, 
 // Describes the processors of the rank with this number among those of its machine, for cores_divide.
 RankCores world_cores(const CommOptions *options, int rank_here);
 const char *world_sysfs(const CommOptions *options);
+// Whether this many ranks of a machine may all compute at once, by the quota of their control groups. A rank that waits
+// and keeps its core would spend what the others need.
+bool world_has_time(int ranks, int threads);
 // `bytes` of each rank -> all [ranks * bytes], before world_run.   Collective over `world`.
 void world_gather(Group *world, const CommOptions *options, const void *mine, void *all, size_t bytes);
 // After a rank's error the others have this long to leave as well; then abort_after_error prints why and ends the job.

@@ -1,5 +1,6 @@
 // One rank's world: from the group of all ranks to rank_main and back, its device, time limit and listener.
 #include "base/beat.h"
+#include "base/control_groups.h"
 #include "comm/queue.h"
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,8 @@ RankCores world_cores(const CommOptions *options, int rank_here) {
         device_near(options->device, rank_here, world_sysfs(options), &near);
     return cores_of_rank(&allowed, &near);
 }
+
+bool world_has_time(int ranks, int threads) { return control_groups_processors("") / ranks >= threads; }
 
 void world_gather(Group *group, const CommOptions *options, const void *mine, void *all, size_t bytes) {
     World world = {.options = options, .op_bytes = group->transport->op_bytes};

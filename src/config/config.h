@@ -140,6 +140,8 @@ typedef struct Options {
 // Words that are no option go to `positional`. ERR_USAGE names the argument and the option nearest to an unknown
 // one. It does not handle --help: see options_help. The Options own their strings until options_destroy.
 Status options_parse(Options *options, Verb verb, int argc, char **argv);
+// Parses the arguments that `from` was parsed of, which must still be there, and then `more`, which take precedence.
+Status options_again(Options *options, const Options *from, int count, char **more);
 // Returns how many words at the beginning of an argument list belong together: an option and its values, or one other
 // word. `field` is set to the member of Options that they set; NULL: none.
 int option_words(Verb verb, char **words, int count, const char **field);

@@ -75,7 +75,7 @@ static const Screen screens[] = {
       OPT_recompute_granularity, OPT_recompute_method, OPT_bf16, OPT_config, -1}},
     {FOR_PLAN,
      "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tokens 300B   # the best\n"
-     "trireme plan --model gpt3-175b --gpus 1024 --machine dgx-a100 --gbs 1536 --tp 8 --pp 16 --mbs 1\n"
+     "trireme plan --model gpt3-175b --gbs 1536 --vary machine=dgx-a100,dgx-h100 gpus=512,1024    # a table\n"
      "trireme plan --rows measured.csv --stack megatron-lm-2021 --loo         # errors on measured runs\n"
      "trireme plan --calibrate measured.csv --stack megatron-lm-2021 --output mine.yaml\n"
      "Sizes that are given are kept, the others are searched; with t, p and b given only that run is priced.\n",

@@ -91,7 +91,20 @@ static Status parse_all(Options *options, Arguments arguments) {
 
 Status options_parse(Options *options, Verb verb, int argc, char **argv) {
     options_create(options, verb);
+    options->store->argc = argc, options->store->argv = argv;
     Status status = parse_all(options, (Arguments){argc, 0, argv});
     if (status != OK) options_destroy(options);
+    return status;
+}
+
+Status options_again(Options *options, const Options *from, int count, char **more) {
+    const OptionsStore *store = from->store;
+    char **argv = calloc((size_t)(store->argc + count) + 1, sizeof *argv);
+    CHECK(argv, "no memory for options");
+    for (int i = 0; i < store->argc + count; i++)
+        argv[i] = i < store->argc ? store->argv[i] : more[i - store->argc];
+    Status status = options_parse(options, store->verb, store->argc + count, argv);
+    if (status == OK) options->store->argc = 0, options->store->argv = NULL;
+    free(argv);
     return status;
 }

@@ -24,7 +24,7 @@ Rule resolve_pairs;          // ... whether their exchange is hidden ...
 Rule check_pairs;            // ... and what that needs
 Rule resolve_windows;        // rules_attention.c: which layers have a window, and how wide it is
 Rule resolve_sharding;       // rules_sharding.c: what replicas cut ...
-Rule check_instances;        // ... in how many groups ...
+Rule check_grid;             // ... which ranks share experts, in how many groups shards are ...
 Rule check_gathers;          // ... when they gather values ...
 Rule check_sums;             // ... and sum gradients
 Rule check_context_parallel; // rules_context.c: how sequences are cut over ranks
@@ -38,6 +38,8 @@ bool names_data(const Options *options);
 // Returns whether an option names files of a tokenizer, which then says the size of the vocabulary.   rules_data.c
 bool names_tokenizer_files(const Options *options);
 
+// Returns whether the MLP has a gate.   rules_model.c
+bool options_have_gate(const Options *options);
 // Reads a list of layers, ones and zeros such as "([1]*5+[0])*2": after how many it repeats, and its bits. Fails with
 // ERR_CONFIG, which names the option.   rules_attention.c
 Status layer_pattern(const Options *options, const char *option, const char *text, int *period,

@@ -73,12 +73,15 @@ static Status resolve_layers(Options *o) {
 }
 
 static Status check_beside(const Options *o) {
+    bool shared = o->moe_shared_expert_intermediate_size != INT_UNSET;
     const struct {
         bool given;
         const char *option, *why;
     } refused[] = {
-        {!o->disable_bias_linear, "biases of linear layers", "add --disable-bias-linear"},
-        {o->add_mlp_bias, "--add-mlp-bias", "leave it out: experts have no biases"},
+        {shared && !o->disable_bias_linear, "both shared experts and biases of linear layers",
+         "add --disable-bias-linear"},
+        {shared && o->add_mlp_bias, "both shared experts and --add-mlp-bias",
+         "leave it out: shared experts have no biases"},
         {o->parallel_block, "--parallel-block", "leave it out: experts read what attention has added"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)

@@ -79,7 +79,7 @@ static int without_gate(int set, const char *word, size_t length) {
 }
 
 static Status add_target(Options *o, const char *word, int length) {
-    bool gated = o->swiglu || o->geglu;
+    bool gated = options_have_gate(o);
     int found = lora_targets_of(word, (size_t)length);
     if (is_word(word, (size_t)length, "all-linear", 10))
         found = lora_all_targets(has_fused_matrices(o), gated);

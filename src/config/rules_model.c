@@ -48,16 +48,25 @@ static Status resolve_query_groups(Options *o) {
     return OK;
 }
 
+bool options_have_gate(const Options *o) { return o->swiglu || o->geglu || o->quick_geglu; }
+
 static Status resolve_mlp(Options *o) {
     int t = o->shape.tp, gated = o->hidden_size / 24 * 64; // 2/3 of 4 H in multiples of 64
-    bool has_gate = o->swiglu || o->geglu;
-    if (o->swiglu + o->geglu + o->squared_relu > 1)
-        return fail(ERR_CONFIG, "--swiglu, --geglu and --squared-relu are different MLPs: keep one");
+    bool has_gate = options_have_gate(o);
+    if (o->swiglu + o->geglu + o->quick_geglu + o->squared_relu > 1)
+        return fail(ERR_CONFIG,
+                    "--swiglu, --geglu, --quick-geglu and --squared-relu are different MLPs: keep one");
+    if (!o->quick_geglu && (o->glu_linear_offset > 0 || o->activation_func_clamp_value > 0))
+        return fail(ERR_CONFIG, "--%s is of --quick-geglu alone: add that, or leave it out",
+                    o->glu_linear_offset > 0 ? "glu-linear-offset" : "activation-func-clamp-value");
     if (has_gate && gated == 0 && o->ffn_hidden_size == INT_UNSET)
         return fail(ERR_CONFIG,
                     "--%s with --hidden-size %d leaves no multiple of 64 for the MLP: set --ffn-hidden-size, "
                     "such as %lld",
-                    o->swiglu ? "swiglu" : "geglu", o->hidden_size, 4LL * o->hidden_size);
+                    o->swiglu  ? "swiglu"
+                    : o->geglu ? "geglu"
+                               : "quick-geglu",
+                    o->hidden_size, 4LL * o->hidden_size);
     derive_int(o, OPT_ffn_hidden_size, &o->ffn_hidden_size, has_gate ? gated : 4 * o->hidden_size);
     if (o->ffn_hidden_size % t == 0) return OK;
     return fail(
@@ -463,7 +472,7 @@ Rule *const method_rules[] = {check_few_bits,
                               check_saved_activations,
                               resolve_sharding,
                               check_gathers,
-                              check_instances,
+                              check_grid,
                               check_sums,
                               check_pairs,
                               check_audits,

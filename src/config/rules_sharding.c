@@ -32,14 +32,20 @@ Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-// How many groups have all shards.
-Status check_instances(Options *o) {
+static Grid grid_of(const Options *o) {
     Grid grid = GRID(o->shape.tp, o->shape.dp, o->shape.pp);
     grid.size[AXIS_CP] = o->shape.cp;
     grid.size[AXIS_EP] = o->expert_model_parallel_size;
     grid.size[AXIS_ETP] = o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
     grid.instances = o->num_distributed_optimizer_instances;
-    return grid.instances > 1 ? grid_check(grid) : OK;
+    return grid;
+}
+
+// Which ranks share experts, and how many groups have all shards.
+Status check_grid(Options *o) {
+    ExpertsCut cut = {o->num_experts, o->shape.expert_width, o->shape.sequence_parallel,
+                      o->shape.virtual_data > 1};
+    return o->num_experts == INT_UNSET ? grid_check(grid_of(o)) : grid_check_experts(grid_of(o), cut);
 }
 
 static Status refuse_sums(const char *option, const char *why) {

@@ -51,6 +51,8 @@ typedef struct {
 
 typedef struct OptionsStore {
     Verb verb;
+    char **argv; // that was parsed; borrowed
+    int argc;
     Origin origins[NUM_OPTIONS];
     int lines[NUM_OPTIONS]; // the line of the configuration file that sets the option; 0: none does
     void **blocks;          // memory that values point into

@@ -3,18 +3,18 @@
 #include "device/ops.h"
 #include <math.h>
 
+static inline bool is_chosen_before(double x, double y) { return x > y || (isnan(y) && !isnan(x)); }
+
 // Writes the numbers of the `topk` largest of n values, the lowest number first among equal ones; values that are not
-// numbers come last.
+// numbers come last. One pass: a value takes its place among the best so far, which most of them do not reach.
 static inline void choose_largest(const double *values, int n, int topk, int32_t *chosen) {
-    bool taken[MAX_EXPERTS] = {false};
-    for (int j = 0; j < topk; j++) {
-        int best = -1;
-        for (int i = 0; i < n; i++)
-            if (!taken[i] &&
-                (best < 0 || values[i] > values[best] || (isnan(values[best]) && !isnan(values[i]))))
-                best = i;
-        taken[best] = true;
-        chosen[j] = best;
+    for (int i = 0, count = 0; i < n; i++) {
+        int place = count;
+        while (place > 0 && is_chosen_before(values[i], values[chosen[place - 1]])) place--;
+        if (place == topk) continue;
+        count = count < topk ? count + 1 : topk;
+        for (int j = count - 1; j > place; j--) chosen[j] = chosen[j - 1];
+        chosen[place] = i;
     }
 }
 

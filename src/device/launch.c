@@ -200,13 +200,18 @@ void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args) {
     device_launch(device, stream, OP_BIAS_GELU_BACKWARD, &args, (Shape[]){x, x, bias, x});
 }
 
+// Backends compare with a clamp in any case.
+static float clamp_or_none(float clamp) { return clamp > 0 ? clamp : INFINITY; }
+
 void swiglu_forward(Device *device, Stream *stream, SwigluForward args) {
+    args.clamp = clamp_or_none(args.clamp);
     Shape y = like(OP_SWIGLU_FORWARD, args.y), x = of(y.dtype, y.rows, 2 * y.cols);
     device_launch(device, stream, OP_SWIGLU_FORWARD, &args,
                   (Shape[]){x, optional(of(y.dtype, 1, x.cols)), y});
 }
 
 void swiglu_backward(Device *device, Stream *stream, SwigluBackward args) {
+    args.clamp = clamp_or_none(args.clamp);
     Shape dy = like(OP_SWIGLU_BACKWARD, args.dy), x = of(dy.dtype, dy.rows, 2 * dy.cols);
     device_launch(device, stream, OP_SWIGLU_BACKWARD, &args,
                   (Shape[]){dy, x, optional(of(dy.dtype, 1, x.cols)), x});

@@ -69,6 +69,7 @@ void gather_rows(Device *device, Stream *stream, GatherRows args) {
 
 void combine_rows(Device *device, Stream *stream, CombineRows args) {
     Shape x = like(OP_COMBINE_ROWS, args.x), positions = i32(args.y.rows, args.positions.cols);
+    CHECK(positions.cols <= MAX_TOPK, "combine_rows: %lld rows in one", (long long)positions.cols);
     device_launch(device, stream, OP_COMBINE_ROWS, &args,
                   (Shape[]){x, positions, optional(f32(positions.rows, positions.cols)),
                             of(x.dtype, positions.rows, x.cols)});

@@ -163,12 +163,16 @@ typedef struct {
 void bias_gelu_backward(Device *device, Stream *stream, BiasGeluBackward args);
 
 // SwiGLU (Shazeer 2020): y = silu(g) * u, where g and u are the first and the last F/t columns of x + bias,
-// and silu(g) = g / (1 + exp(-g)); `gelu`: GeGLU, with the tanh form of GELU in its place.
+// and silu(g) = g / (1 + exp(-g)). GATE_GELU is GeGLU, with the tanh form of GELU in its place. GATE_QUICK, of GPT-OSS,
+// is y = g / (1 + exp(-1.702 g)) * (u + offset), where with `clamp` above 0 g is at most clamp and u within +-clamp;
+// what is cut off has no gradient.
 //   x [T, 2F/t], bias [1, 2F/t] or absent, y [T, F/t]
+typedef enum { GATE_SILU, GATE_GELU, GATE_QUICK } GateForm;
 typedef struct {
     Tensor x, bias;
     Tensor y;
-    bool gelu;
+    GateForm form;
+    float offset, clamp; // of GATE_QUICK
 } SwigluForward;
 void swiglu_forward(Device *device, Stream *stream, SwigluForward args);
 
@@ -176,7 +180,8 @@ void swiglu_forward(Device *device, Stream *stream, SwigluForward args);
 typedef struct {
     Tensor dy, x, bias;
     Tensor dx;
-    bool gelu;
+    GateForm form;
+    float offset, clamp;
 } SwigluBackward;
 void swiglu_backward(Device *device, Stream *stream, SwigluBackward args);
 

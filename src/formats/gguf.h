@@ -24,7 +24,8 @@
     X(Q3_K, 11, 256, 110)                                                                                    \
     X(Q4_K, 12, 256, 144)                                                                                    \
     X(Q5_K, 13, 256, 176)                                                                                    \
-    X(Q6_K, 14, 256, 210)
+    X(Q6_K, 14, 256, 210)                                                                                    \
+    X(MXFP4, 39, 32, 17) /* a power of two, then 32 codes of 4 bits */
 
 #define X(NAME, number, elements, bytes) GGML_##NAME,
 typedef enum { GGML_TYPES(X) NUM_GGML_TYPES } GgmlType;

@@ -1,5 +1,5 @@
 // The blocks of GGUF's quantised tensor types, to fp32. Source: the structs and the dequantize_row functions of ggml.
-#include "base/half.h"
+#include "base/blocks.h"
 #include "formats/gguf_types.h"
 #include <string.h>
 
@@ -50,6 +50,13 @@ static void q5_1(const char *block, float *out) {
     float scale = half_at(b), least = half_at(b + 2);
     for (int i = 0; i < SHORT; i++)
         out[i] = scale * (float)(half_byte(b + 8, i) | bit_at(b + 4, i) << 4) + least;
+}
+
+// ggml counts scale 255 on, as 2^128; for MX it is NaN, and no program writes it.
+static void mxfp4(const char *block, float *out) {
+    const uint8_t *b = (const uint8_t *)block;
+    float scale = e8m0_to_f32(b[0]);
+    for (int i = 0; i < SHORT; i++) out[i] = scale * e2m1_to_f32((uint8_t)half_byte(b + 1, i));
 }
 
 // ---- blocks of 256 elements: parts with scales of their own ----------------------------------------------
@@ -131,5 +138,6 @@ static void q6_k(const char *block, float *out) {
 }
 
 Dequantize *const ggml_dequantizers[NUM_GGML_TYPES] = {
-    [GGML_Q8_0] = q8_0, [GGML_Q4_0] = q4_0, [GGML_Q4_1] = q4_1, [GGML_Q5_0] = q5_0, [GGML_Q5_1] = q5_1,
-    [GGML_Q2_K] = q2_k, [GGML_Q3_K] = q3_k, [GGML_Q4_K] = q4_k, [GGML_Q5_K] = q5_k, [GGML_Q6_K] = q6_k};
+    [GGML_Q8_0] = q8_0, [GGML_Q4_0] = q4_0,   [GGML_Q4_1] = q4_1, [GGML_Q5_0] = q5_0,
+    [GGML_Q5_1] = q5_1, [GGML_MXFP4] = mxfp4, [GGML_Q2_K] = q2_k, [GGML_Q3_K] = q3_k,
+    [GGML_Q4_K] = q4_k, [GGML_Q5_K] = q5_k,   [GGML_Q6_K] = q6_k};

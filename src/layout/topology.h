@@ -59,6 +59,14 @@ int grid_rank(Grid grid, Place place); // reads the dense coordinates alone
 // Refuses a grid whose ranks do not divide into those of experts, or whose replicas into instances.   ERR_CONFIG says
 // what would.
 Status grid_check(Grid grid);
+// What layers with experts ask of a grid: they have so many experts of so many inner columns; tensor ranks have rows of
+// their own; a step is more than one leaf (layout/leaves.h).
+typedef struct {
+    int experts, width;
+    bool sequence_parallel, leaves;
+} ExpertsCut;
+// Refuses a grid that grid_check refuses, or on which such layers cannot be computed.   ERR_CONFIG says what would do.
+Status grid_check_experts(Grid grid, ExpertsCut experts);
 
 typedef struct {
     char text[40];

@@ -212,7 +212,7 @@ static void activations(AnswerBench *b, KnownAnswer *answer) {
     bias_gelu_forward(b->device, stream, (BiasGeluForward){x, none, y, false});
     bias_gelu_backward(b->device, stream, (BiasGeluBackward){dy, x, none, dx, false});
     keep(b, answer, y), keep(b, answer, dx);
-    swiglu_forward(b->device, stream, (SwigluForward){x, none, gated, false});
+    swiglu_forward(b->device, stream, (SwigluForward){x, none, gated, GATE_SILU, 0, 0});
     keep(b, answer, gated);
 }
 

@@ -20,6 +20,8 @@ static const YamlField MACHINE_FIELDS[] = {
     FIELD(Machine, COUNT, nics, false, 0, 1024, NULL),
     FIELD(Machine, NUMBER, nic_gbs, false, 0.001, 1e5, "GB/s"),
     FIELD(Machine, NUMBER, price, false, 0.0001, 1e5, "dollars"),
+    FIELD(Machine, NUMBER, device_watts, false, 0.1, 1e5, "W"),
+    FIELD(Machine, NUMBER, node_watts, false, 0.1, 1e8, "W"),
     FIELD(Machine, TEXT, stack, false, 0, 0, NULL),
     FIELD_ELSEWHERE("tiles"),
     FIELD_ELSEWHERE("curves"),
@@ -195,6 +197,8 @@ static Status check_machine(const char *file, const Json *root, const Machine *m
     if (machine->usable_gb > machine->memory_gb)
         return value_wrong(file, json_member(root, "usable_gb"), "at most memory_gb");
     if (machine->nics) TRY(field_require(file, root, "nic_gbs"));
+    if (machine->node_watts > 0 && machine->node_watts < machine->device_watts * machine->devices_per_node)
+        return value_wrong(file, json_member(root, "node_watts"), "at least those of all its devices");
     if (machine->is_cpu) return OK;
     TRY(field_require(file, root, "sms"));
     TRY(field_require(file, root, "tiles"));
@@ -229,6 +233,11 @@ void machine_close(Machine *machine) {
     free(machine->rates);
     machine->rates = NULL;
     machine->num_rates = 0;
+}
+
+double machine_watts(const Machine *machine) {
+    bool whole = machine->node_watts > 0;
+    return whole ? machine->node_watts / machine->devices_per_node : machine->device_watts;
 }
 
 // ---- writing ------------------------------------------------------------------------------------

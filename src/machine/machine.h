@@ -103,6 +103,8 @@ typedef struct {
     Constants constants;
     bool set[MAX_CONSTANTS]; // [i]: the file sets constant i
     double price;            // of a device hour, in dollars; 0: unknown
+    // The most that a device draws, and a whole node with its processors, network and fans; 0: unknown
+    double device_watts, node_watts;
     // The stack of trireme that was measured with this machine: its name, or a file beside the machine's; "": none
     char stack[MAX_NAME];
 } Machine;
@@ -112,6 +114,9 @@ typedef struct {
 // line and what is expected. After a failure there is nothing to close.
 Status machine_open(Machine *machine, const char *name);
 void machine_close(Machine *machine);
+// Returns the most that a device draws with its share of its node, where the node's power is known, else the device
+// alone; 0: neither is known.
+double machine_watts(const Machine *machine);
 void machine_print(const Machine *machine, Text *out); // writes a file that machine_open reads back
 
 // ---- stacks -------------------------------------------------------------------------------------
@@ -164,7 +169,8 @@ typedef struct {
     bool gathers_logits;  // every tp rank holds the logits of the whole vocabulary
     bool balances_stages; // when layers are distributed, embedding and head count by their parameters
     // Stages step without waiting for the others, and go back where the norm of all gradients says so: a step takes as
-    // long as the stage that is longest at work.   Source: Qi 2023, section 4
+    // long as the stage that is longest at work. Messages of schedules with split backwards overlap with computes, as
+    // those schedules count on.   Source: Qi 2023, sections 4 and 5.3
     bool steps_apart;
     // Where layers do not divide, each stage has as many as the longest, and the last stage what is left.
     bool fills_stages;

@@ -54,9 +54,6 @@ struct Gpt {
     size_t stash_at[NUM_SUBLAYERS];  // where the stash of a sublayer begins
 };
 
-// In a pair: a forward, a backward and a forward that is computed again send rows and get them back.
-enum { TURNS_OF_LAYER = 6 };
-
 static int most_layers(const Gpt *gpt) {
     int most = 0;
     for (int c = 0; c < gpt->num_chunks; c++)
@@ -347,8 +344,7 @@ static void forward(void *self, int chunk_index, Slot *slot, const Microbatch *m
 
 static void weight_half_of(Gpt *gpt, int number, LayerStash *stash, int i, const Microbatch *mb) {
     SublayerArgs args = sublayer_args(gpt, number, stash, i, mb);
-    args.halves = WEIGHT_HALF;
-    args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
+    args.halves = WEIGHT_HALF, args.dlast = stash->inputs[(i + 1) % LAYER_SUBLAYERS];
     if (gpt->layers[number].kinds[i]->has_weights) gpt->layers[number].kinds[i]->backward(&args);
 }
 
@@ -434,6 +430,13 @@ static int unit_before(const Gpt *gpt, const Chunk *chunk, int first, int i) {
     return chunk_unit(gpt, chunk, i > first ? i - 1 : before);
 }
 
+// The weight half reads no weights, unless it computes later rounds of rows again that other ranks have sent
+// (nn/expert_rounds.h). How many rounds there are is not known alike on all ranks that gather the weights.
+static bool reads_weights(const Gpt *gpt, int layer, Halves halves) {
+    bool sends = context_ranks(gpt->context, ROLE_EXPERT) > 1 && model_layer_has_experts(&gpt->shape, layer);
+    return halves & INPUT_HALF || sends;
+}
+
 // A recomputed group is allocated from slot->recomputed when a weight half follows later, else from scratch memory.
 static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *slot, Halves halves,
                            const Microbatch *mb, bool final) {
@@ -445,20 +448,17 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
                         mb);
     for (int i = end - 1; i >= first; i--) {
         int number = chunk->first_layer + i, unit = gpt->layers[number].unit;
-        bool leaves = i == 0 && !chunk->first;
+        bool leaves = i == 0 && !chunk->first, later = puts_off(gpt, chunk, i, halves);
+        bool reads = reads_weights(gpt, number, halves);
         LayerStash *stash = layer_stash(gpt, slot, i);
-        bool later = puts_off(gpt, chunk, i, halves);
-        // The weight half reads no weights.
-        if (halves & INPUT_HALF) unit_acquire(c, unit, unit_before(gpt, chunk, first, i));
+        if (reads) unit_acquire(c, unit, halves & INPUT_HALF ? unit_before(gpt, chunk, first, i) : -1);
         if (halves & INPUT_HALF) unit_begin(c, unit);
         backward_layer(gpt, number, stash, slot->output_gradient,
                        leaves ? slot->input_gradient : slot->output_gradient, halves,
                        later ? INPUT_HALF : halves, mb);
-        if (halves & INPUT_HALF) unit_release(c, unit);
-        if (later)
-            put_off(gpt, (PutOff){number, stash, mb, final});
-        else if (halves & WEIGHT_HALF)
-            unit_finish(c, unit, final);
+        if (reads) unit_release(c, unit);
+        if (later) put_off(gpt, (PutOff){number, stash, mb, final});
+        if (!later && halves & WEIGHT_HALF) unit_finish(c, unit, final);
     }
     arena_release(c->scratch, mark);
 }
@@ -493,7 +493,8 @@ Stage gpt_stage(Gpt *gpt) {
                    .hidden = gpt->shape.hidden,
                    .dtype = gpt->context->mode.dtype,
                    .slot_layers_bytes = (size_t)most_layers(gpt) * gpt->stash_bytes,
-                   .most_turns = TURNS_OF_LAYER * most_layers(gpt),
+                   // A forward, a backward, and a forward that is computed again send rows and get them back.
+                   .most_turns = 6 * most_layers(gpt),
                    .forward = forward,
                    .backward = backward};
 }

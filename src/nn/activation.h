@@ -3,8 +3,10 @@
 #include "nn/layers.h"
 
 typedef struct {
-    bool is_gated, is_gelu; // is_gelu: the gate of one that is gated
-    GeluForm form;          // of one that is not
+    bool is_gated;
+    GateForm gate; // of one that is gated, with its offset and clamp
+    float offset, clamp;
+    GeluForm form; // of one that is not
 } MlpActivation;
 
 MlpActivation activation_of(const ModelShape *shape);

@@ -34,8 +34,7 @@ static int64_t qkv_width(const ModelShape *s) {
 static int64_t output_width(const ModelShape *s) { return (int64_t)s->heads * model_value_size(s); }
 
 static Param *declare_sinks(const Builder *b, int layer) {
-    ParamSpec spec =
-        builder_spec(b, part_name(layer, "self_attention.core_attention").text, "softmax_offset");
+    ParamSpec spec = builder_spec(b, part_name(layer, "self_attention.core_attention").text, SOFTMAX_OFFSET);
     spec.rows = 1, spec.cols = b->shape->heads, spec.cut.dim = 1;
     spec.init = INIT_NORMAL, spec.stddev = b->shape->init_std;
     return params_declare(b->params, spec);

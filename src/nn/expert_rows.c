@@ -28,17 +28,26 @@ static Tensor matrix_of(const ExpertWeights *w, Tensor all, int e) {
 
 static Tensor part_of(Tensor x, const DispatchStretch *s) { return tensor_rows(x, s->begin, s->count); }
 
-// y = x W^T with `transpose`, else x W.
+static Tensor bias_of(const Param *bias, int e) {
+    return bias ? tensor_rows(bias->value, e, 1) : (Tensor){0};
+}
+
+// y = x W^T (+ bias) with `transpose`, else x W.
 static void row_products(Context *c, const ExpertWeights *w, const ExpertRows *rows, Tensor x,
-                         const Param *weight, bool transpose, Tensor y) {
+                         const Param *weight, const Param *bias, bool transpose, Tensor y) {
     matmul_reserve(c->device, c->stream,
-                   (Matmul){.a = x, .b = matrix_of(w, weight->value, 0), .d = y, .transpose_b = transpose});
+                   (Matmul){.a = x,
+                            .b = matrix_of(w, weight->value, 0),
+                            .bias = bias_of(bias, 0),
+                            .d = y,
+                            .transpose_b = transpose});
     for (int i = 0; i < rows->count; i++) {
         const DispatchStretch *s = &rows->stretches[i];
         if (!s->count) continue;
         matmul(c->device, c->stream,
                (Matmul){.a = part_of(x, s),
                         .b = matrix_of(w, weight->value, s->expert),
+                        .bias = bias_of(bias, s->expert),
                         .d = part_of(y, s),
                         .transpose_b = transpose});
     }
@@ -64,6 +73,18 @@ static void weight_products(Context *c, const ExpertWeights *w, const ExpertRows
                             .accumulate = sum.adds});
         else if (!sum.adds)
             device_zero(c->device, c->stream, own);
+    }
+}
+
+// db += the sums of the rows of dy that are of the tokens of one source.
+static void bias_sums(Context *c, const ExpertRows *rows, int source, Tensor dy, Param *bias) {
+    if (!bias || bias->frozen) return;
+    Tensor sum = param_grad(param_of_source(bias, source), c->device, c->place);
+    for (int i = 0; i < rows->count; i++) {
+        const DispatchStretch *s = &rows->stretches[i];
+        if (s->count && s->source == source)
+            column_sum(c->device, c->stream,
+                       (ColumnSum){.x = part_of(dy, s), .sum = tensor_rows(sum, s->expert, 1)});
     }
 }
 
@@ -99,12 +120,13 @@ static void activation_gradient(Context *c, const ExpertWeights *w, const Expert
 
 void expert_inner_forward(Context *c, const ExpertWeights *w, const ExpertRows *rows, Tensor x, Tensor inner,
                           Tensor core) {
-    row_products(c, w, rows, x, w->fc1, true, inner);
+    row_products(c, w, rows, x, w->fc1, w->fc1_bias, true, inner);
     activate(c, w, rows, inner, core);
 }
 
 void expert_outer_forward(Context *c, const ExpertWeights *w, const ExpertRows *rows, Tensor core, Tensor y) {
-    row_products(c, w, rows, core, w->fc2, true, y);
+    const Param *bias = context_rank(c, ROLE_EXPERT_TENSOR) ? NULL : w->fc2_bias;
+    row_products(c, w, rows, core, w->fc2, bias, true, y);
 }
 
 void expert_outer_gradient(Context *c, const ExpertWeights *w, const ExpertRows *rows, Tensor dy,
@@ -112,14 +134,14 @@ void expert_outer_gradient(Context *c, const ExpertWeights *w, const ExpertRows 
     ArenaMark mark = arena_mark(c->scratch);
     Tensor dcore =
         tensor_take(c->scratch, "gradient of activation output", dy.rows, w->fc2->value.cols, dy.dtype);
-    row_products(c, w, rows, dy, w->fc2, false, dcore);
+    row_products(c, w, rows, dy, w->fc2, NULL, false, dcore);
     activation_gradient(c, w, rows, dcore, inner);
     arena_release(c->scratch, mark);
 }
 
 void expert_inner_gradient(Context *c, const ExpertWeights *w, const ExpertRows *rows, Tensor dinner,
                            Tensor dx) {
-    row_products(c, w, rows, dinner, w->fc1, false, dx);
+    row_products(c, w, rows, dinner, w->fc1, NULL, false, dx);
 }
 
 void expert_weight_gradient(Context *c, const ExpertWeights *w, const ExpertRows *rows, Tensor x,
@@ -127,5 +149,7 @@ void expert_weight_gradient(Context *c, const ExpertWeights *w, const ExpertRows
     for (int source = 0; source < rows->sources; source++) {
         if (!w->fc2->frozen) weight_products(c, w, rows, source, dy, core, w->fc2);
         if (!w->fc1->frozen) weight_products(c, w, rows, source, dinner, x, w->fc1);
+        bias_sums(c, rows, source, dy, w->fc2_bias);
+        bias_sums(c, rows, source, dinner, w->fc1_bias);
     }
 }

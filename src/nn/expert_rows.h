@@ -6,8 +6,9 @@
 
 // The weights of this rank's experts: matrix e of each is the e-th expert's.
 typedef struct {
-    Param *fc1, *fc2; // [E * 2f, H] with a gate, else [E * f, H]; [E * H, f]
-    int experts;      // E, those of this rank
+    Param *fc1, *fc2;           // [E * 2f, H] with a gate, else [E * f, H]; [E * H, f]
+    Param *fc1_bias, *fc2_bias; // [E, 2f] or [E, f]; [E, H]; NULL: there are none
+    int experts;                // E, those of this rank
     MlpActivation activation;
 } ExpertWeights;
 
@@ -24,8 +25,8 @@ void expert_rows_of(ExpertRows *rows, const int32_t *counts, int experts);
 void expert_rows_of_round(ExpertRows *rows, const Dispatch *dispatch, const DispatchPlan *plan, int round);
 
 // Letters: R the rows of a tensor, as many as there may be; F the inner columns of all tensor ranks' shares here.
-// Compute inner [R, 2F] = x W1^T and core [R, F], the activation of it; y [R, H] = core W2^T, which is a partial sum
-// where tensor ranks share each expert.
+// Compute inner [R, 2F] = x W1^T + b1 and core [R, F], the activation of it; y [R, H] = core W2^T + b2, which is a
+// partial sum where tensor ranks share each expert: the first of these adds b2.
 void expert_inner_forward(Context *context, const ExpertWeights *weights, const ExpertRows *rows, Tensor x,
                           Tensor inner, Tensor core);
 void expert_outer_forward(Context *context, const ExpertWeights *weights, const ExpertRows *rows, Tensor core,
@@ -35,6 +36,7 @@ void expert_outer_gradient(Context *context, const ExpertWeights *weights, const
                            Tensor inner);
 void expert_inner_gradient(Context *context, const ExpertWeights *weights, const ExpertRows *rows,
                            Tensor dinner, Tensor dx);
-// Adds dy^T core to the gradient of W2, and dinner^T x to that of W1.
+// Adds dy^T core to the gradient of W2, dinner^T x to that of W1, and the sums of the rows of dy and of dinner to those
+// of the biases. All tensor ranks that share an expert have the same dy, so that of b2 is whole on each.
 void expert_weight_gradient(Context *context, const ExpertWeights *weights, const ExpertRows *rows, Tensor x,
                             Tensor dinner, Tensor core, Tensor dy);

@@ -50,6 +50,16 @@ static Param *declare_weights(const Builder *b, int layer, const char *name, int
     return params_declare(b->params, spec);
 }
 
+// The biases of all experts, a row each.
+static Param *declare_biases(const Builder *b, int layer, const char *name, int64_t cols, Cut cut) {
+    if (!model_has_mlp_bias(b->shape)) return NULL;
+    ParamSpec spec = builder_spec(b, part_name(layer, name).text, "bias");
+    spec.rows = spec.experts = b->shape->experts;
+    spec.cols = cols;
+    spec.cut = cut;
+    return params_declare(b->params, spec);
+}
+
 static float output_stddev(const ModelShape *s) { return s->init_std / sqrtf(2.0f * (float)s->layers); }
 
 static void declare_shared(const Builder *b, int layer, Experts *m) {
@@ -73,12 +83,15 @@ static void declare(const Builder *b, int layer, void *self) {
     m->experts = s->experts;
     m->activation = activation_of(s);
     m->router = router_declare(b, layer);
-    Cut rows = {.dim = 0, .blocks = model_is_gated(s) ? 2 : 1}, cols = {.dim = 1};
+    Cut rows = {.dim = 0, .blocks = model_is_gated(s) ? 2 : 1}, cols = {.dim = 1}, of_rows = rows;
+    of_rows.dim = 1;
+    const char *fc1 = "mlp.experts.linear_fc1", *fc2 = "mlp.experts.linear_fc2";
+    int64_t inner = activation_inputs(s, s->expert_ffn);
     m->weights.activation = m->activation;
-    m->weights.fc1 = declare_weights(b, layer, "mlp.experts.linear_fc1", activation_inputs(s, s->expert_ffn),
-                                     s->hidden, s->init_std, rows);
-    m->weights.fc2 =
-        declare_weights(b, layer, "mlp.experts.linear_fc2", s->hidden, s->expert_ffn, output_stddev(s), cols);
+    m->weights.fc1 = declare_weights(b, layer, fc1, inner, s->hidden, s->init_std, rows);
+    m->weights.fc1_bias = declare_biases(b, layer, fc1, inner, of_rows);
+    m->weights.fc2 = declare_weights(b, layer, fc2, s->hidden, s->expert_ffn, output_stddev(s), cols);
+    m->weights.fc2_bias = declare_biases(b, layer, fc2, s->hidden, (Cut){.dim = -1});
     if (s->shared_ffn) declare_shared(b, layer, m);
     if (s->shared_gate) m->gate = router_declare_gate(b, layer);
 }
@@ -392,20 +405,28 @@ static void backward(const SublayerArgs *args) { branch_backward(args, &core); }
 
 // ---- closed forms -------------------------------------------------------------------------------------------
 
+// Weights of a layer's routers.
+static int64_t router_weights(const ModelShape *s) {
+    return (s->experts + s->shared_gate) * (int64_t)s->hidden;
+}
+
 // Weights of an expert, or of shared experts, of so many inner columns.
 static int64_t weights_of(const ModelShape *s, int64_t width) {
     return s->hidden * (activation_inputs(s, width) + width);
 }
 
 static ParamCount parameters(const ModelShape *s) {
-    return (ParamCount){.cut = s->experts * weights_of(s, s->expert_ffn) + weights_of(s, s->shared_ffn),
-                        .whole =
-                            branch_norm_parameters(s) + (s->experts + s->shared_gate) * (int64_t)s->hidden};
+    // The outer bias of an expert is whole on the ranks that share it; it counts with the rest of the expert.
+    int64_t biases = activation_inputs(s, s->expert_ffn) + s->hidden;
+    bool has = model_has_mlp_bias(s);
+    return (ParamCount){.cut = s->experts * (weights_of(s, s->expert_ffn) + (has ? biases : 0)) +
+                               weights_of(s, s->shared_ffn),
+                        .whole = branch_norm_parameters(s) + router_weights(s) + (has ? s->experts : 0)};
 }
 
 static double flops(const ModelShape *s) {
     return 2.0 * (double)(s->experts_topk * weights_of(s, s->expert_ffn) + weights_of(s, s->shared_ffn) +
-                          (s->experts + s->shared_gate) * (int64_t)s->hidden);
+                          router_weights(s));
 }
 
 // As if each expert were cut over all tensor ranks.

@@ -22,6 +22,9 @@ typedef struct {
     int stage;
 } Builder;
 
+// The end of the name of the sinks of attention.
+#define SOFTMAX_OFFSET "softmax_offset"
+
 // The name of a part of a transformer layer, such as "decoder.layers.3.mlp.linear_fc1".
 typedef struct {
     char text[96];

@@ -4,10 +4,12 @@
 #include "nn/declare.h"
 #include <math.h>
 
-static Param *declare_bias(const Builder *b, int layer) {
-    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, ROUTER_BIAS);
+// Of logits, or with `by_rule` of scores where experts are chosen.
+static Param *declare_bias(const Builder *b, int layer, const char *name, bool by_rule) {
+    ParamSpec spec = builder_spec(b, part_name(layer, "mlp.router").text, name);
     spec.rows = 1, spec.cols = b->shape->experts;
-    spec.by_rule = true;
+    spec.by_rule = by_rule;
+    if (!by_rule) spec.reduction = builder_row_reduction(b);
     return params_declare(b->params, spec);
 }
 
@@ -23,8 +25,10 @@ static Param *declare_weight(const Builder *b, int layer, const char *part, cons
 Router router_declare(const Builder *b, int layer) {
     const ModelShape *s = b->shape;
     Param *weight = declare_weight(b, layer, "mlp.router", "weight", s->experts);
+    Param *bias = model_has_mlp_bias(s) ? declare_bias(b, layer, "bias", false) : NULL;
     return (Router){.weight = weight,
-                    .bias = s->router_bias ? declare_bias(b, layer) : NULL,
+                    .bias = bias,
+                    .choice = s->router_bias ? declare_bias(b, layer, ROUTER_BIAS, true) : NULL,
                     .rules = {.topk = s->experts_topk,
                               .groups = s->router_groups,
                               .group_topk = s->router_open_groups,
@@ -107,15 +111,35 @@ bool router_drops(const Context *c, const Microbatch *mb) {
     return mb->training && c->mode.router.capacity > 0;
 }
 
-// Of whole sequences: tensor ranks with shares of the rows get those of all.
+// The rows of all ranks that share the sequences, in the order of positions: x, or scratch memory.
+static Tensor all_positions(Context *c, const Microbatch *mb, Tensor x) {
+    int ranks = context_ranks(c, ROLE_CONTEXT);
+    if (ranks == 1) return x;
+    Tensor all = tensor_take(c->scratch, "rows of whole sequences", x.rows * ranks, x.cols, x.dtype);
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor shares = tensor_take(c->scratch, "rows by rank", all.rows, x.cols, x.dtype);
+    cp_show(c, x);
+    comm_all_gather(context_group(c, ROLE_CONTEXT), c->stream, x, shares);
+    for (int i = 0; i < ranks * sequence_pieces(mb->cut); i++) {
+        int rank = i % ranks;
+        SequencePiece piece = sequence_piece(mb->cut, rank, i / ranks);
+        int64_t from = rank * x.rows + piece.local * mb->samples, count = piece.count * mb->samples;
+        device_copy(c->device, c->stream, tensor_rows(all, piece.first * mb->samples, count),
+                    tensor_rows(shares, from, count));
+    }
+    arena_release(c->scratch, mark);
+    return all;
+}
+
+// Of whole sequences: ranks with shares of the rows get those of all.
 static void drop(Context *c, const Router *r, const Microbatch *mb, const Routing *routing) {
     const RouterTraining *training = &c->mode.router;
     ArenaMark mark = arena_mark(c->scratch);
-    int64_t k = r->rules.topk, own = routing->experts.rows, tokens = mb->sequence * mb->samples;
-    double mean = (double)(mb->sequence * k) / r->experts;
-    Tensor weights = tp_gather(c, routing->weights), experts = tp_gather(c, routing->experts),
-           kept = routing->kept;
-    if (weights.rows != own) kept = tensor_take(c->scratch, "experts that keep tokens", tokens, k, I32);
+    double mean = (double)(mb->sequence * context_ranks(c, ROLE_CONTEXT) * r->rules.topk) / r->experts;
+    Tensor weights = all_positions(c, mb, tp_gather(c, routing->weights)),
+           experts = all_positions(c, mb, tp_gather(c, routing->experts)), kept = routing->kept;
+    bool shares = weights.rows != kept.rows;
+    if (shares) kept = tensor_take(c->scratch, "experts that keep tokens", weights.rows, weights.cols, I32);
     router_drop(c->device, c->stream,
                 (RouterDrop){.weights = weights,
                              .experts = experts,
@@ -123,9 +147,10 @@ static void drop(Context *c, const Router *r, const Microbatch *mb, const Routin
                              .samples = mb->samples,
                              .capacity = (int64_t)ceil(mean * (double)training->capacity),
                              .by_position = training->by_position});
-    if (weights.rows != own)
-        device_copy(c->device, c->stream, routing->kept,
-                    tensor_rows(kept, context_first_row(c, tokens), own));
+    DropoutRows at;
+    for (int i = 0; shares && microbatch_rows(c, mb, r->jitter, 0, true, i, &at); i++)
+        device_copy(c->device, c->stream, tensor_rows(routing->kept, at.row, at.count),
+                    tensor_rows(kept, at.dropout.first_row, at.count));
     arena_release(c->scratch, mark);
 }
 
@@ -173,11 +198,12 @@ void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, 
     matmul(c->device, c->stream,
            (Matmul){.a = router_input(c, r, mb, x),
                     .b = r->weight->value,
+                    .bias = param_value(r->bias),
                     .d = routing->logits,
                     .transpose_b = true});
     router_forward(c->device, c->stream,
                    (RouterForward){.logits = routing->logits,
-                                   .bias = param_value(r->bias),
+                                   .bias = param_value(r->choice),
                                    .weights = routing->weights,
                                    .experts = routing->experts,
                                    .rules = r->rules});
@@ -186,7 +212,7 @@ void router_choose(Context *c, const Router *r, const Microbatch *mb, Tensor x, 
     if (has_losses(c, r, mb)) make_losses(c, r, mb, routing);
 }
 
-// The gradient of the weight is small enough for the input half.
+// The gradients of weight and bias are small enough for the input half.
 void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Routing *routing, Tensor x,
                      Tensor dweights, Tensor dx) {
     const RouterTraining *training = &c->mode.router;
@@ -213,6 +239,9 @@ void router_gradient(Context *c, const Router *r, const Microbatch *mb, const Ro
                         .transpose_a = true,
                         .accumulate = sum.adds});
     }
+    if (r->bias && !r->bias->frozen)
+        column_sum(c->device, c->stream,
+                   (ColumnSum){.x = dlogits, .sum = param_grad(r->bias, c->device, c->place)});
     matmul(c->device, c->stream, (Matmul){.a = dlogits, .b = r->weight->value, .d = own});
     if (has_jitter(c, r, mb)) apply_jitter(c, r, mb, own, own);
     add(c->device, c->stream, (Add){.x = own, .y = dx});

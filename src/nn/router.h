@@ -7,8 +7,8 @@
 #include "nn/layers.h"
 
 typedef struct {
-    Param *weight; // [E, H]
-    Param *bias;   // F32 [1, E] or NULL: added to scores where experts are chosen
+    Param *weight, *bias; // [E, H]; [1, E] of the logits, or NULL
+    Param *choice;        // F32 [1, E] or NULL: added to scores where experts are chosen
     RouterRules rules;
     int layer, experts;
     RngKey jitter;
@@ -34,7 +34,7 @@ void routing_take(const Context *context, const Router *router, const Microbatch
 void router_choose(Context *context, const Router *router, const Microbatch *microbatch, Tensor x,
                    const Routing *routing);
 bool router_drops(const Context *context, const Microbatch *microbatch); // experts have a capacity
-// Makes the gradient of the router's weight from that of the experts' weights, dweights [T', k], and of the losses, and
-// adds that of x to dx.
+// Makes the gradients of the router's weight and bias from that of the experts' weights, dweights [T', k], and of the
+// losses, and adds that of x to dx.
 void router_gradient(Context *context, const Router *router, const Microbatch *microbatch,
                      const Routing *routing, Tensor x, Tensor dweights, Tensor dx);

@@ -39,7 +39,8 @@ bool model_has_proj_bias(const ModelShape *s) { return !s->no_linear_bias || s->
 bool model_has_mlp_bias(const ModelShape *s) { return !s->no_linear_bias || s->mlp_bias; }
 
 bool model_is_gated(const ModelShape *s) {
-    return s->activation == ACTIVATION_SWIGLU || s->activation == ACTIVATION_GEGLU;
+    return s->activation == ACTIVATION_SWIGLU || s->activation == ACTIVATION_GEGLU ||
+           s->activation == ACTIVATION_QUICK_GEGLU;
 }
 bool model_has_pre_norm(const ModelShape *s) { return s->norm_place != NORM_POST; }
 bool model_has_post_norm(const ModelShape *s) { return s->norm_place != NORM_PRE; }

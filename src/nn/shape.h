@@ -5,13 +5,15 @@
 #include "config/lora.h"
 #include "device/device.h"
 
-// GELU in its tanh form, SwiGLU, GELU by erf; a gated MLP whose gate is the tanh form of GELU, squared ReLU.
+// GELU in its tanh form, SwiGLU, GELU by erf; a gated MLP whose gate is the tanh form of GELU, squared ReLU; one whose
+// gate is g sigmoid(1.702 g).
 typedef enum {
     ACTIVATION_GELU,
     ACTIVATION_SWIGLU,
     ACTIVATION_GELU_ERF,
     ACTIVATION_GEGLU,
-    ACTIVATION_RELU_SQUARED
+    ACTIVATION_RELU_SQUARED,
+    ACTIVATION_QUICK_GEGLU
 } Activation;
 typedef enum { POSITION_LEARNED, POSITION_ROTARY, POSITION_NONE } Position;
 // What joins the denominator of a softmax of attention: nothing, exp(0), or exp of a weight of the head (a sink).
@@ -45,7 +47,8 @@ typedef enum {
     FAMILY_QWEN3_MOE,
     FAMILY_OLMOE,
     FAMILY_GRANITE_MOE,
-    FAMILY_QWEN2_MOE
+    FAMILY_QWEN2_MOE,
+    FAMILY_GPT_OSS
 } ModelFamily;
 // Where a sublayer has norms: of its input, of its output before it joins the residual stream, or both.
 typedef enum { NORM_PRE, NORM_POST, NORM_SANDWICH } NormPlace;

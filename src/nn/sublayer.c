@@ -54,9 +54,9 @@ int64_t model_parameters(const ModelShape *s) {
 int64_t model_active_parameters(const ModelShape *s) {
     ModelShape used = *s;
     used.experts = s->experts_topk;
-    int64_t sum = model_parameters(&used);
+    int64_t sum = model_parameters(&used), columns = s->hidden + model_has_mlp_bias(s);
     for (int layer = 0; layer < s->layers; layer++)
-        if (model_layer_has_experts(s, layer)) sum += (int64_t)(s->experts - s->experts_topk) * s->hidden;
+        if (model_layer_has_experts(s, layer)) sum += (int64_t)(s->experts - s->experts_topk) * columns;
     return sum;
 }
 

@@ -27,13 +27,25 @@ static void fill_stages(int layers, int stages, int *counts) {
     }
 }
 
+// So many layers on each stage of the slow ranks; the other stages share the rest evenly, the longest ones first.
+static void spare_slow(const ModelShape *model, const ParallelConfig *c, int *counts) {
+    int stages = num_stages(c), ranks = grid_along(c->grid, AXIS_PP), spared = c->slow.count * c->chunks;
+    int rest = model->layers - spared * c->slow.layers, others = stages - spared, longer = rest % others;
+    for (int stage = 0; stage < stages; stage++) {
+        bool slow = stage % ranks >= c->slow.first && stage % ranks < c->slow.first + c->slow.count;
+        counts[stage] = slow ? c->slow.layers : rest / others + (longer-- > 0);
+    }
+}
+
 Status parallel_config_layers(const Stack *stack, const ModelShape *model, const ParallelConfig *config,
                               int *layers) {
     int stages = num_stages(config);
     if (stages > MAX_STAGES)
         return fail(ERR_CONFIG, "%d pipeline stages: at most %d are possible", stages, MAX_STAGES);
     double ends = end_weight(stack, model, config);
-    if (stack->fills_stages && model->layers % stages && ends == 0)
+    if (config->slow.layers)
+        spare_slow(model, config, layers);
+    else if (stack->fills_stages && model->layers % stages && ends == 0)
         fill_stages(model->layers, stages, layers);
     else
         layer_balance(model->layers, stages, ends, ends, layers);
@@ -280,6 +292,7 @@ static Status sizes_of(Sizes *s, const CostModel *costs, const ModelShape *model
     s->masks = masks ? factor * hidden_elements(model, config) : 0;
     s->head = head_bytes(costs, model, config);
     s->buffers = s->again + buffer_bytes(s);
+    if (costs->stack->is_trireme) s->buffers += (double)trireme_usual_workspace(model, config);
     return OK;
 }
 
@@ -362,7 +375,7 @@ Status memory_exact(const CostModel *costs, const ModelShape *model, const Paral
                     MemoryNeed *need) {
     int ranks = grid_along(config->grid, AXIS_CP);
     bool cuts = ranks == 1 || model->sequence % (2 * ranks) == 0;
-    bool runs = cuts && model->layers % num_stages(config) == 0;
+    bool runs = cuts && model->layers % num_stages(config) == 0 && !config->slow.layers;
     if (!costs->stack->is_trireme || !runs) return memory_need(costs, model, config, need);
     return own_need(costs, model, config, need);
 }

@@ -18,6 +18,9 @@ double layer_again_bytes(const CostModel *costs, const ModelShape *model, const 
 // by the measurement with which training itself begins: they are exact, but for trireme_guessed_workspace. On a GPU
 // they are those of its arenas: what CUDA takes for itself comes on top.   ERR_OS, ERR_CONFIG.
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank);
+// Returns the workspace of operations on a GPU, about: that of a matrix product or, where it is more, of attention by
+// cuDNN; 0 on a CPU.
+size_t trireme_usual_workspace(const ModelShape *model, const ParallelConfig *config);
 // Returns what of these bytes is a guess: the workspace of operations on a device whose module this machine lacks,
-// taken to be that of a matrix product or, where it is more, of attention by cuDNN; 0: all of them are exact.
+// taken to be the usual one; 0: all of them are exact.
 size_t trireme_guessed_workspace(const ModelShape *model, const ParallelConfig *config);

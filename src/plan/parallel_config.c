@@ -29,7 +29,8 @@ ScheduleSpec parallel_config_schedule(const ParallelConfig *c) {
     return (ScheduleSpec){.kind = c->schedule,
                           .ranks = grid_along(c->grid, AXIS_PP),
                           .chunks = c->chunks,
-                          .microbatches = parallel_config_microbatches(c)};
+                          .microbatches = parallel_config_microbatches(c),
+                          .stash_limit = c->stash_limit};
 }
 
 ContextWay stack_context_way(const Stack *stack, AttentionKind attention) {

@@ -23,12 +23,19 @@
 
 typedef enum { ATTENTION_FUSED, ATTENTION_UNFUSED } AttentionKind; // unfused: stores the S x S scores
 
+// The pipeline ranks that hold slow nodes.
+typedef struct {
+    int first, count; // ranks
+    int layers;       // of each of their stages; 0: as many as other stages have
+} SlowPlace;
+
 // One way to run a model on n = t c d p devices.
 typedef struct {
     Grid grid;             // t, c, d, p: its axes tp, cp, dp, pp; with experts ep and etp, too; instances
     int chunks;            // v
     int microbatch, batch; // b; B, samples of a step over all ranks
     const char *schedule;  // name of a ScheduleKind
+    int stash_limit;       // of the kind auto: microbatches that a rank holds; 0: as many as 1f1b
     Recompute recompute;   // NOTHING, SELECTIVE or UNIFORM (every layer)
     AttentionKind attention;
     DType dtype;
@@ -48,6 +55,7 @@ typedef struct {
     // Measured runs alone have them.
     int further_heads;
     bool groups_experts; // one kernel multiplies the rows of all experts of a rank; trireme has one for each
+    SlowPlace slow;      // where the cost model has slow nodes
 } ParallelConfig;
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
@@ -108,11 +116,20 @@ double work_flops(const WorkList *list); // of all items
 
 // ---- 2. price -----------------------------------------------------------------------------------
 
+// Nodes that are slower than the others: neighbours in the order of the hosts, such as one node, or those of a rack.
+typedef struct {
+    int nodes;      // 0: all nodes are alike
+    double compute; // time of what they compute over that of other nodes, at least 1
+    double nic;     // likewise of messages over their NICs
+    double uplink;  // likewise of messages between them and other nodes
+} SlowNodes;
+
 // Everything that prices depend on. Ranks are placed node by node in rank order: neighbours differ in t, then c, d, p.
 typedef struct {
     const Machine *machine;
     Constants constants;
     const Stack *stack;
+    SlowNodes slow;
 } CostModel;
 
 // Returns whether operations cost what was measured in trireme's steps on this machine (machine/rates.h).
@@ -129,6 +146,8 @@ double operation_launches(const CostModel *costs, const WorkItem *item);
 // would make wrong plans.
 double price_collective(const CostModel *costs, const ParallelConfig *config, CommOp op, Role role,
                         double bytes);
+// Returns over how many neighbouring devices the members of a group of the role lie.
+double price_reach(const ParallelConfig *config, Role role);
 // Returns the seconds in which a rank sends `bytes` of tokens to their experts, or back: all pairs of a token and an
 // expert, its own included.
 double price_dispatch(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
@@ -198,6 +217,10 @@ typedef struct {
     // Bytes of a message between stages; bytes/s across the middle of the machine while such messages are sent (both
     // directions, all replicas), and while gradients are reduced (half of everything sent).
     double edge_bytes, edge_bandwidth, data_bandwidth;
+    // With slow nodes config.slow is where they cost least. After predict_slow_nodes: the step on an even fleet, and
+    // with them at the worst place.
+    double even_s, worst_s;
+    SlowPlace worst;
 } Prediction;
 
 // A cache of recorded work and of the times of parts, which the configurations of a search have in common. It
@@ -206,9 +229,18 @@ typedef struct PlanCache PlanCache;
 Status plan_cache_open(PlanCache **cache);
 void plan_cache_close(PlanCache *cache);
 
-// Predicts a configuration that parallel_config_refuse accepts.   ERR_OS, ERR_CONFIG.
+// Predicts a configuration that parallel_config_refuse accepts, with slow nodes where they cost least.
+//   ERR_OS, ERR_CONFIG.
 Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                const ParallelConfig *config, Prediction *out);
+// Adds what the step would be on an even fleet, and with the slow nodes at the worst place.   ERR_OS, ERR_CONFIG
+Status predict_slow_nodes(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                          Prediction *prediction);
+// Predicts the configuration with fewer layers on its slow nodes, and more on the others, as many as make the fastest
+// step that fits. `is_found`: there is a faster one than `even`, whose configuration has none fewer.
+//   ERR_OS, ERR_CONFIG
+Status predict_fewer_layers(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                            const Prediction *even, Prediction *out, bool *is_found);
 // Computes a lower bound of step_s without a replay, and the memory unless `memory` is NULL. Takes about 10 us.
 Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                      const ParallelConfig *config, double *step_s, MemoryNeed *memory);
@@ -269,3 +301,6 @@ typedef struct {
 Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                    const SearchSpace *space, int most, PlanResult *out);
 void plan_result_free(PlanResult *result);
+// Finds the fastest configuration alone, the first of plan_search.   ERR_CONFIG as there
+Status plan_search_best(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                        const SearchSpace *space, Prediction *best);

@@ -1,7 +1,7 @@
 // Predicts one configuration's step: sums the parts of each stage, replays the schedule with these times, and adds
 // what every step ends with. All data-parallel replicas do the same, so one pipeline stands for all.
 #include "machine/rates.h"
-#include "plan/memory.h"
+#include "plan/fleet.h"
 #include "plan/stages.h"
 #include <math.h>
 #include <stdlib.h>
@@ -20,10 +20,10 @@ static Held rank_parameters(const Stages *s, const ModelShape *model, int rank) 
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         int stage = stages_at(s, rank, chunk), further = stage == s->stages - 1 ? s->further_heads : 0;
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
-            int count = stages_part_count(s, stage, part) - (part == PART_HEAD ? further : 0);
+            int count = stages_count(s, stage, part) - (part == PART_HEAD ? further : 0);
             held.dense += count * s->parts->parameters[part];
         }
-        held.experts += stages_part_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
+        held.experts += stages_count(s, stage, PART_LAYER) * s->parts->expert_parameters;
     }
     bool copies = !model->untied && rank && rank == s->last_rank;
     held.dense += copies ? s->parts->parameters[PART_EMBEDDING] : 0;
@@ -76,7 +76,7 @@ static double over_replicas(const CostModel *costs, const ParallelConfig *config
     return s->slower * seconds;
 }
 
-// The shards of gradients are summed over the instances once a step, when all of them are complete.
+// The shards of gradients are summed over the instances once a step.
 static double over_instances(const CostModel *costs, const ParallelConfig *config, const Stages *s,
                              Held held) {
     Held shard = {held.dense / grid_count(config->grid, ROLE_REPLICAS_SHARDS),
@@ -88,11 +88,14 @@ static double over_instances(const CostModel *costs, const ParallelConfig *confi
 // The exposed time of reductions and gathers over the replicas: gradients are all-reduced; with a distributed
 // optimizer they are reduce-scattered during the backward, and parameters gathered during the forward. Zero stage 2
 // scatters after each microbatch, trireme once unless it is asked to; zero stage 3 also gathers for each forward and
-// each backward.
+// each backward. The sums over instances follow the last scatter of each part, behind the rest of that backward;
+// trireme makes them when all gradients are there.
+//   network: a factor on all of them
 static double reduction_seconds(const CostModel *costs, const ParallelConfig *config, const Stages *s,
-                                Held held) {
+                                Held held, double network) {
     int zero = config->zero_stage;
-    bool again = zero > 1 && (!costs->stack->is_trireme || config->reduce_every); // each microbatch
+    bool own = costs->stack->is_trireme,
+         again = zero > 1 && (!own || config->reduce_every); // each microbatch
     double forward = 0, backward = 0, count = again || zero > 2 ? 1 : schedule_kind_window(s->kind, &s->spec);
     double bytes = gradient_bytes(costs, config), times = s->microbatches;
     if (grid_count(config->grid, ROLE_REPLICAS) == 1) return 0;
@@ -101,21 +104,23 @@ static double reduction_seconds(const CostModel *costs, const ParallelConfig *co
         backward += count * s->backward_us[stages_at(s, 0, chunk)] / US;
     }
     if (zero == 0)
-        return exposed_seconds(costs, config,
-                               over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_WHOLE, held, bytes),
-                               backward);
-    double scatter = over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_INSTANCE, held, bytes);
-    double gather = over_replicas(costs, config, s, COMM_ALL_GATHER, PART_INSTANCE, held,
-                                  (double)dtype_bytes(config->dtype));
-    double across = over_instances(costs, config, s, held);
+        return exposed_seconds(
+            costs, config,
+            network * over_replicas(costs, config, s, COMM_ALL_REDUCE, PART_WHOLE, held, bytes), backward);
+    double scatter =
+        network * over_replicas(costs, config, s, COMM_REDUCE_SCATTER, PART_INSTANCE, held, bytes);
+    double gather = network * over_replicas(costs, config, s, COMM_ALL_GATHER, PART_INSTANCE, held,
+                                            (double)dtype_bytes(config->dtype));
+    double across = network * over_instances(costs, config, s, held), last = scatter + (own ? 0 : across);
+    double scatters = again ? times : 1, seconds = own ? across : 0; // backwards with a scatter
     if (zero < 3)
-        return across + exposed_seconds(costs, config, gather, forward) +
-               (again ? times : 1) * exposed_seconds(costs, config, scatter, backward);
-    double scatters = again ? times : 1,
-           gathers = times - scatters; // backwards with a reduction, and without
-    return across + times * exposed_of_units(costs, config, gather, forward) +
-           scatters * exposed_of_units(costs, config, gather + scatter, backward) +
-           gathers * exposed_of_units(costs, config, gather, backward);
+        return seconds + exposed_seconds(costs, config, gather, forward) +
+               (scatters - 1) * exposed_seconds(costs, config, scatter, backward) +
+               exposed_seconds(costs, config, last, backward);
+    return seconds + times * exposed_of_units(costs, config, gather, forward) +
+           (times - scatters) * exposed_of_units(costs, config, gather, backward) +
+           (scatters - 1) * exposed_of_units(costs, config, gather + scatter, backward) +
+           exposed_of_units(costs, config, gather + last, backward);
 }
 
 // All-reduces the gradients of the two copies of a tied table, between the first and the last stage.
@@ -189,14 +194,14 @@ static int busiest(const Stages *s, const Simulation *simulation) {
 }
 
 // Adds the times of a rank's stages over all microbatches.
-static void add_rank_parts(const Stages *s, int rank, Breakdown *parts) {
+static void add_rank_parts(const Stages *s, int rank, SlowFactors slow, Breakdown *parts) {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         for (ModelPart part = 0; part < NUM_PARTS; part++) {
-            double times =
-                s->slower * s->microbatches * stages_part_count(s, stages_at(s, rank, chunk), part);
-            parts->tensor += times * (s->parts->forward[part].tensor + s->parts->backward[part].tensor);
-            parts->experts += times * (s->parts->forward[part].experts + s->parts->backward[part].experts);
-            parts->recompute += times * s->parts->again[part];
+            const PartTime *forward = &s->parts->forward[part], *backward = &s->parts->backward[part];
+            double times = s->slower * s->microbatches * stages_count(s, stages_at(s, rank, chunk), part);
+            parts->tensor += times * slow.tensor * (forward->tensor + backward->tensor);
+            parts->experts += times * slow.experts * (forward->experts + backward->experts);
+            parts->recompute += times * slow.compute * s->parts->again[part];
         }
     }
 }
@@ -207,23 +212,40 @@ static double host_seconds(const CostModel *costs, const ParallelConfig *config)
     return 1e-3 * (c->step_ms + c->microbatch_ms * parallel_config_microbatches(config));
 }
 
-static void break_down(const Stages *s, const Stack *stack, const Simulation *simulation, Breakdown *parts) {
-    double whole_us = stack->steps_apart ? simulation->apart_us : simulation->computed_us;
+static void break_down(const Stages *s, const CostModel *costs, const ParallelConfig *config,
+                       const Simulation *simulation, Breakdown *parts) {
+    double whole_us = costs->stack->steps_apart ? simulation->apart_us : simulation->computed_us;
     int rank = busiest(s, simulation);
-    add_rank_parts(s, rank, parts);
+    add_rank_parts(s, rank, slow_factors(costs, config, rank), parts);
     parts->experts -= stages_hidden_seconds(s, rank, simulation);
     parts->stages = simulation->message_us[rank] / US;
     parts->compute = simulation->busy_us[rank] / US - parts->tensor - parts->experts;
     parts->bubble = whole_us / US - simulation->busy_us[rank] / US - parts->stages;
 }
 
+// Of a rank that holds so much, whose collectives over replicas and whose computing take so much longer.
+static Breakdown end_of_rank(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
+                             const Stages *s, Held held, double network, double compute) {
+    Breakdown end = {0};
+    end.data = reduction_seconds(costs, config, s, held, network) + table_seconds(costs, model, config, s);
+    end.data += network * muon_exchange_seconds(costs, config, s);
+    end.optimizer = optimizer_seconds(costs, config, held) + muon_seconds(config, s);
+    end.optimizer = compute * (end.optimizer + most_layers(s) * s->parts->factors);
+    return end;
+}
+
+// The step ends with the rank that takes longest.
 static void end_step(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                      const Stages *s, Breakdown *parts) {
-    Held held = most_parameters(s, model);
-    parts->data = reduction_seconds(costs, config, s, held) + table_seconds(costs, model, config, s);
-    parts->data += muon_exchange_seconds(costs, config, s);
-    parts->optimizer = optimizer_seconds(costs, config, held) + muon_seconds(config, s);
-    parts->optimizer += most_layers(s) * s->parts->factors;
+    Breakdown end = end_of_rank(costs, model, config, s, most_parameters(s, model), 1, 1);
+    for (int rank = config->slow.first; costs->slow.nodes && rank < config->slow.first + config->slow.count;
+         rank++) {
+        Breakdown slow =
+            end_of_rank(costs, model, config, s, rank_parameters(s, model, rank),
+                        slow_replicas(costs, config, rank), slow_factors(costs, config, rank).compute);
+        if (slow.data + slow.optimizer > end.data + end.optimizer) end = slow;
+    }
+    parts->data = end.data, parts->optimizer = end.optimizer;
     parts->other = host_seconds(costs, config);
 }
 
@@ -238,7 +260,7 @@ static void set_rates(const CostModel *costs, const ModelShape *model, const Sta
     double flops = 0, devices = parallel_config_devices(c);
     for (int stage = 0; stage < s->stages; stage++)
         for (ModelPart part = 0; part < NUM_PARTS; part++)
-            flops += s->parts->flops[part] * stages_part_count(s, stage, part);
+            flops += s->parts->flops[part] * stages_count(s, stage, part);
     out->hardware_flops =
         flops * grid_along(c->grid, AXIS_TP) * grid_along(c->grid, AXIS_CP) * c->batch / c->microbatch;
     out->model_flops =
@@ -295,9 +317,10 @@ static void set_interval(const CostModel *costs, const ModelShape *model, Predic
 
 // ---- predictions ------------------------------------------------------------------------------------------
 
-static Status run_stages(const Stages *s, const ParallelConfig *config, Simulation *simulation) {
+static Status run_stages(const Stages *s, Simulation *simulation) {
     Schedule schedule;
-    ScheduleSpec spec = parallel_config_schedule(config);
+    ScheduleSpec spec = s->spec;
+    spec.costs = stages_costs(s);
     TRY(schedule_order(&schedule, &spec));
     schedule_replay(&schedule, stages_costs(s), simulation);
     schedule_destroy(&schedule);
@@ -308,20 +331,19 @@ static Status open_priced(PlanCache *cache, const CostModel *costs, const ModelS
                           const ParallelConfig *config, Stages *s) {
     const Parts *parts;
     TRY(parts_of(cache, costs, model, config, &parts));
-    TRY(stages_open(s, costs, parts, model, config));
-    stages_price(s, costs, config);
-    return OK;
+    return stages_open(s, costs, parts, model, config);
 }
 
-Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
-               const ParallelConfig *config, Prediction *out) {
+// All but the memory, with slow nodes where the configuration has them.
+static Status predict_time(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                           const ParallelConfig *config, Prediction *out) {
     Stages s;
     Simulation simulation;
     *out = (Prediction){.config = *config};
     TRY(open_priced(cache, costs, model, config, &s));
-    Status status = run_stages(&s, config, &simulation);
+    Status status = run_stages(&s, &simulation);
     if (status == OK) {
-        break_down(&s, costs->stack, &simulation, &out->parts);
+        break_down(&s, costs, config, &simulation, &out->parts);
         end_step(costs, model, config, &s, &out->parts);
         out->step_s = sum_of(&out->parts);
         out->bubble = simulation.bubble;
@@ -331,47 +353,130 @@ Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model
         set_traffic(costs, model, &s, out);
         set_interval(costs, model, out);
         simulation_destroy(&simulation, NULL);
-        status = memory_exact(costs, model, config, &out->memory);
     }
     stages_close(&s);
     return status;
 }
 
-// A rank starts when the first microbatch has come down to it, and ends after the last one has gone back from it,
-// unless weight gradients are computed last.
-static double pipeline_bound(const Stages *s) {
-    double most = 0, before = 0;
-    for (int rank = 0; rank < s->ranks; rank++) {
-        double us = 0;
-        for (int chunk = 0; chunk < s->chunks; chunk++) {
-            int stage = stages_at(s, rank, chunk);
-            us += stages_least_forward_us(s, stage) + stages_least_backward_us(s, stage);
-        }
-        most = fmax(most, before + s->microbatches * us);
-        int first = stages_at(s, rank, 0);
-        before += stages_least_forward_us(s, first) +
-                  (s->kind->splits_backward ? 0 : stages_least_backward_us(s, first));
+// All but the memory, with slow nodes where the configuration has them.
+static Status bound_time(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                         const ParallelConfig *config, double *step_s) {
+    Stages s;
+    Breakdown parts = {0};
+    TRY(open_priced(cache, costs, model, config, &s));
+    end_step(costs, model, config, &s, &parts);
+    parts.compute = stages_bound_s(&s);
+    *step_s = sum_of(&parts);
+    stages_close(&s);
+    return OK;
+}
+
+typedef struct {
+    SlowPlace place;
+    double bound_s;
+} PlaceBound;
+
+static int by_bound(const void *a, const void *b) {
+    double x = ((const PlaceBound *)a)->bound_s, y = ((const PlaceBound *)b)->bound_s;
+    return (x > y) - (x < y);
+}
+
+// Bounds the step with the slow nodes at each place, in ascending order.   ERR_OS, ERR_CONFIG
+static Status bound_places(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                           const ParallelConfig *config, PlaceBound bounds[MAX_SLOW_PLACES], int *count) {
+    SlowPlace places[MAX_SLOW_PLACES];
+    ParallelConfig placed = *config;
+    *count = slow_places(costs, config, places);
+    for (int i = 0; i < *count; i++) {
+        bounds[i].place = placed.slow = places[i];
+        TRY(bound_time(cache, costs, model, &placed, &bounds[i].bound_s));
     }
-    return most / US;
+    qsort(bounds, (size_t)*count, sizeof *bounds, by_bound);
+    return OK;
+}
+
+// Replays the slow nodes at some places with the lowest bounds: places between the ends of a pipeline are nearly alike.
+static Status predict_places(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                             const ParallelConfig *config, Prediction *out) {
+    enum { REPLAYED = 4 };
+    PlaceBound bounds[MAX_SLOW_PLACES];
+    Prediction one, best = {.step_s = INFINITY};
+    ParallelConfig placed = *config;
+    int count;
+    TRY(bound_places(cache, costs, model, config, bounds, &count));
+    for (int i = 0; i < count && i < REPLAYED && bounds[i].bound_s < best.step_s; i++) {
+        placed.slow = bounds[i].place;
+        TRY(predict_time(cache, costs, model, &placed, &one));
+        if (one.step_s < best.step_s) best = one;
+    }
+    *out = best;
+    return OK;
+}
+
+Status predict_slow_nodes(PlanCache *cache, const CostModel *costs, const ModelShape *model, Prediction *p) {
+    PlaceBound bounds[MAX_SLOW_PLACES];
+    CostModel even = *costs;
+    ParallelConfig placed = p->config;
+    Prediction one;
+    int count;
+    even.slow = (SlowNodes){0};
+    TRY(bound_places(cache, costs, model, &placed, bounds, &count));
+    p->worst = placed.slow = bounds[count - 1].place;
+    TRY(predict_time(cache, costs, model, &placed, &one));
+    p->worst_s = one.step_s;
+    TRY(predict_time(cache, &even, model, &placed, &one));
+    p->even_s = one.step_s;
+    return OK;
+}
+
+Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+               const ParallelConfig *config, Prediction *out) {
+    if (costs->slow.nodes)
+        TRY(predict_places(cache, costs, model, config, out));
+    else
+        TRY(predict_time(cache, costs, model, config, out));
+    return memory_exact(costs, model, &out->config, &out->memory);
+}
+
+Status predict_fewer_layers(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                            const Prediction *even, Prediction *out, bool *is_found) {
+    ParallelConfig config = even->config;
+    int stages = grid_along(config.grid, AXIS_PP) * config.chunks, most = model->layers / stages;
+    bool all = config.slow.count >= grid_along(config.grid, AXIS_PP);
+    *out = *even, *is_found = false;
+    if (all || !costs->slow.nodes || parallel_config_kind(&config)->stage) return OK;
+    for (int layers = most; layers >= most / costs->slow.compute - 1 && layers > 0; layers--) {
+        Prediction one;
+        config.slow.layers = layers;
+        TRY(predict_time(cache, costs, model, &config, &one));
+        if (one.step_s >= out->step_s) continue;
+        TRY(memory_need(costs, model, &config, &one.memory));
+        if (memory_verdict(&one.memory) == FITS_NOT) continue;
+        one.even_s = even->even_s, one.worst_s = even->worst_s, one.worst = even->worst;
+        *out = one, *is_found = true;
+    }
+    return OK;
 }
 
 Status predict_bound(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                      const ParallelConfig *config, double *step_s, MemoryNeed *memory) {
-    Stages s;
-    TRY(open_priced(cache, costs, model, config, &s));
-    Breakdown parts = {0};
-    end_step(costs, model, config, &s, &parts);
-    parts.compute = pipeline_bound(&s);
-    *step_s = sum_of(&parts);
-    stages_close(&s);
+    PlaceBound bounds[MAX_SLOW_PLACES];
+    int count;
+    if (costs->slow.nodes) {
+        TRY(bound_places(cache, costs, model, config, bounds, &count));
+        *step_s = bounds[0].bound_s;
+    } else {
+        TRY(bound_time(cache, costs, model, config, step_s));
+    }
     return memory ? memory_need(costs, model, config, memory) : OK;
 }
 
 Status predict_timeline(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                         const ParallelConfig *config, Schedule *schedule, Simulation *simulation) {
     Stages s;
-    ScheduleSpec spec = parallel_config_schedule(config);
     TRY(open_priced(cache, costs, model, config, &s));
+    ScheduleSpec spec = s.spec;
+    spec.costs = stages_costs(&s);
     Status status = schedule_create(schedule, &spec);
     if (status == OK) schedule_simulate(schedule, stages_costs(&s), simulation);
     stages_close(&s);

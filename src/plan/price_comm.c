@@ -38,6 +38,10 @@ static int role_stride(Grid grid, Role role) {
     return info->part == PART_ACROSS ? stride * grid_count(grid, shards) : stride;
 }
 
+double price_reach(const ParallelConfig *config, Role role) {
+    return (double)grid_count(config->grid, role) * role_stride(config->grid, role);
+}
+
 static Spread group_spread(const Machine *machine, int ranks, int stride) {
     int here = machine->devices_per_node / stride;
     if (here < 1) here = 1;

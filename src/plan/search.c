@@ -15,7 +15,8 @@ typedef struct {
 typedef struct {
     ParallelConfig config;
     double bound_s;
-    Verdict verdict;
+    Verdict verdict; // of the closed form; after a replay, of exact memory
+    bool is_exact;
 } Bounded;
 
 typedef struct {
@@ -187,6 +188,7 @@ static Status try_candidate(Search *s, const ParallelConfig *config) {
     }
     TRY(memory_need(s->costs, s->model, config, &need));
     bounded.verdict = memory_verdict(&need);
+    bounded.is_exact = !s->costs->stack->is_trireme;
     if (bounded.verdict == FITS_NOT) {
         reject_memory(s, &bounded, &need);
         return OK;
@@ -290,9 +292,17 @@ static void insert(PlanResult *out, const Prediction *p, int most) {
     if (out->count < most) out->count++;
 }
 
-static Status replay(Search *s, const ParallelConfig *config, Prediction *prediction) {
+// Predicts a configuration whose memory, as the prediction states it, has the verdict. `is_found`: it has.
+static Status replay(Search *s, Bounded *b, Verdict verdict, Prediction *prediction, bool *is_found) {
+    *is_found = false;
+    if (b->is_exact && b->verdict != verdict) return OK;
     s->out->replayed++;
-    return predict(s->cache, s->costs, s->model, config, prediction);
+    TRY(predict(s->cache, s->costs, s->model, &b->config, prediction));
+    bool is_news = !b->is_exact;
+    b->verdict = memory_verdict(&prediction->memory), b->is_exact = true;
+    if (is_news && b->verdict == FITS_NOT) reject_memory(s, b, &prediction->memory);
+    *is_found = b->verdict == verdict;
+    return OK;
 }
 
 static void reject_bound(Search *s, const Bounded *b) {
@@ -305,15 +315,16 @@ static void reject_bound(Search *s, const Bounded *b) {
 static Status replay_best(Search *s, int most, Verdict verdict) {
     PlanResult *out = s->out;
     for (int i = 0; i < s->count; i++) {
-        const Bounded *b = &s->bounded[i];
-        if (b->verdict != verdict) continue;
+        Bounded *b = &s->bounded[i];
+        Prediction p;
+        bool is_found;
+        if (b->is_exact && b->verdict != verdict) continue;
         if (out->count == most && b->bound_s >= out->best[most - 1].step_s) {
             reject_bound(s, b);
             continue;
         }
-        Prediction p;
-        TRY(replay(s, &b->config, &p));
-        insert(out, &p, most);
+        TRY(replay(s, b, verdict, &p, &is_found));
+        if (is_found) insert(out, &p, most);
     }
     return OK;
 }
@@ -342,33 +353,39 @@ static const char *const recompute_names[] = {"nothing", "attention", "layers", 
 
 // Finds the fastest configuration that fits with a value of a choice: replays in the order of bounds, until none is
 // below the best time.
-static Status best_of_value(Search *s, const Choice *choice, int value, Prediction *best) {
-    bool found = false;
-    for (int i = 0; i < s->count && (!found || s->bounded[i].bound_s < best->step_s); i++) {
+static Status best_of_value(Search *s, const Choice *choice, int value, Prediction *best, bool *is_found) {
+    *is_found = false;
+    for (int i = 0; i < s->count && (!*is_found || s->bounded[i].bound_s < best->step_s); i++) {
         Prediction p;
-        if (s->bounded[i].verdict != FITS || choice->of(&s->bounded[i].config) != value) continue;
-        TRY(replay(s, &s->bounded[i].config, &p));
-        if (!found || p.step_s < best->step_s) *best = p;
-        found = true;
+        bool fits;
+        if (choice->of(&s->bounded[i].config) != value) continue;
+        TRY(replay(s, &s->bounded[i], FITS, &p, &fits));
+        if (fits && (!*is_found || p.step_s < best->step_s)) *best = p;
+        *is_found |= fits;
     }
     return OK;
 }
 
+static Status add_alternative(Search *s, const Choice *choice, int value) {
+    Alternative *a = &s->out->alternatives[s->out->num_alternatives];
+    bool is_found;
+    TRY(best_of_value(s, choice, value, &a->prediction, &is_found));
+    if (!is_found) return OK;
+    if (choice->of == recompute_of)
+        snprintf(a->choice, sizeof a->choice, "recompute %s", recompute_names[value]);
+    else
+        snprintf(a->choice, sizeof a->choice, "%s = %d", choice->name, value);
+    s->out->num_alternatives++;
+    return OK;
+}
+
 static Status add_alternatives(Search *s, const Choice *choice) {
-    PlanResult *out = s->out;
-    Choices seen = one(choice->of(&out->best[0].config));
-    for (int i = 0; i < s->count && out->num_alternatives < MAX_ALTERNATIVES; i++) {
-        const Bounded *b = &s->bounded[i];
-        int value = choice->of(&b->config);
-        if (b->verdict != FITS || is_chosen(&seen, value)) continue;
+    Choices seen = one(choice->of(&s->out->best[0].config));
+    for (int i = 0; i < s->count && s->out->num_alternatives < MAX_ALTERNATIVES; i++) {
+        int value = choice->of(&s->bounded[i].config);
+        if (is_chosen(&seen, value)) continue;
         choose(&seen, value);
-        Alternative *a = &out->alternatives[out->num_alternatives];
-        if (choice->of == recompute_of)
-            snprintf(a->choice, sizeof a->choice, "recompute %s", recompute_names[value]);
-        else
-            snprintf(a->choice, sizeof a->choice, "%s = %d", choice->name, value);
-        TRY(best_of_value(s, choice, value, &a->prediction));
-        out->num_alternatives++;
+        TRY(add_alternative(s, choice, value));
     }
     return OK;
 }
@@ -409,25 +426,44 @@ static Status fail_with_nearest(Search *s) {
 
 // ---- all of it -------------------------------------------------------------------------------------------
 
-static Status search(Search *s, int most) {
+// Replays the most promising ones. Where nothing fits for sure, those that may fit.
+static Status find_best(Search *s, int most) {
     TRY(try_all(s));
-    if (!s->count) return fail_with_nearest(s);
-    qsort(s->bounded, (size_t)s->count, sizeof *s->bounded, by_bound);
+    if (s->count) qsort(s->bounded, (size_t)s->count, sizeof *s->bounded, by_bound);
     TRY(replay_best(s, most, FITS));
     s->out->perhaps = !s->out->count;
     if (s->out->perhaps) TRY(replay_best(s, most, FITS_PERHAPS));
+    return s->out->count ? OK : fail_with_nearest(s);
+}
+
+static Status find_alternatives(Search *s) {
     for (size_t i = 0; i < sizeof reported_choices / sizeof *reported_choices && !s->out->perhaps; i++)
         TRY(add_alternatives(s, &reported_choices[i]));
     return OK;
 }
 
+static Status search(Search *s, int most, bool alternatives) {
+    *s->out = (PlanResult){.best = calloc((size_t)most, sizeof *s->out->best)};
+    if (!s->out->best) return fail(ERR_OS, "no memory for %d predictions", most);
+    Status status = find_best(s, most);
+    if (status == OK && alternatives) status = find_alternatives(s);
+    free(s->bounded);
+    return status;
+}
+
 Status plan_search(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                    const SearchSpace *space, int most, PlanResult *out) {
-    Search s = {.cache = cache, .costs = costs, .model = model, .space = space, .out = out};
-    *out = (PlanResult){.best = calloc((size_t)most, sizeof *out->best)};
-    if (!out->best) return fail(ERR_OS, "no memory for %d predictions", most);
-    Status status = search(&s, most);
-    free(s.bounded);
+    return search(&(Search){.cache = cache, .costs = costs, .model = model, .space = space, .out = out}, most,
+                  true);
+}
+
+Status plan_search_best(PlanCache *cache, const CostModel *costs, const ModelShape *model,
+                        const SearchSpace *space, Prediction *best) {
+    PlanResult result;
+    Search s = {.cache = cache, .costs = costs, .model = model, .space = space, .out = &result};
+    Status status = search(&s, 1, false);
+    if (status == OK) *best = result.best[0];
+    plan_result_free(&result);
     return status;
 }
 

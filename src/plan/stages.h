@@ -1,10 +1,9 @@
-// The stages of the pipeline of a configuration, priced. Internal to plan/.
+// The stages of one pipeline: which layers each has, and how long a microbatch takes in it. Internal to plan/.
 #pragma once
 #include "plan/parts.h"
 
 static const double US = 1e6; // microseconds in a second
 
-// The stages of one pipeline: their layers and times.
 typedef struct {
     const Parts *parts;
     int ranks, chunks, stages, microbatches;
@@ -20,15 +19,15 @@ typedef struct {
     void *memory;
 } Stages;
 
-// Finds the layers of each stage.   ERR_OS, ERR_CONFIG.
+// Counts the layers of each stage, and prices them with the parts, where slow nodes hold the ranks that the
+// configuration says.   ERR_OS, ERR_CONFIG. The parts are borrowed.
 Status stages_open(Stages *stages, const CostModel *costs, const Parts *parts, const ModelShape *model,
                    const ParallelConfig *config);
 void stages_close(Stages *stages);
-int stages_at(const Stages *stages, int rank, int chunk); // the stage that a chunk of a rank is
-int stages_part_count(const Stages *stages, int stage, ModelPart part);
-void stages_price(Stages *stages, const CostModel *costs, const ParallelConfig *config);
-ScheduleCosts stages_costs(const Stages *stages); // borrows
-// The least times of a stage: pairs hide its messages to experts at best.
-double stages_least_forward_us(const Stages *stages, int stage);
-double stages_least_backward_us(const Stages *stages, int stage);
+int stages_at(const Stages *stages, int rank, int chunk);
+int stages_rank(const Stages *stages, int stage);                  // that holds the stage
+int stages_count(const Stages *stages, int stage, ModelPart part); // how many of a part the stage has
+ScheduleCosts stages_costs(const Stages *stages);                  // borrows the times
+double stages_bound_s(const Stages *stages); // a lower bound of the time of all microbatches
+// What pairs hide of a rank's messages to experts in a step.
 double stages_hidden_seconds(const Stages *stages, int rank, const Simulation *simulation);

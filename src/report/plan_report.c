@@ -1,23 +1,16 @@
 // Prints a plan for people: the recommendation first, then the numbers it is based on.
 #include "report/plan_report.h"
 #include "layout/kinds.h"
+#include "report/plan_words.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TEXT_COLUMNS = 100, BAR_COLUMNS = 32, MAX_TOLD = 8 };
-static const double GB = 1e9, DAY_S = 86400, HOUR_S = 3600;
+static const double GB = 1e9;
 
 // ---- words and numbers --------------------------------------------------------------------------
-
-double plan_report_seconds(const PlanReport *a, double step_s) {
-    return step_s * a->tokens / ((double)a->space->batch * a->model->sequence) / a->goodput;
-}
-
-double plan_report_dollars(const PlanReport *a, double step_s) {
-    return plan_report_seconds(a, step_s) / HOUR_S * a->space->devices * a->price;
-}
 
 bool plan_report_extrapolates(const PlanReport *a, const Prediction *p) {
     return p->extrapolates || !stack_is_of(a->costs->stack, a->costs->machine);
@@ -41,33 +34,6 @@ const char *flops_formula(Recompute recompute) {
     case RECOMPUTE_SELECTIVE: return "72 B S L H^2 (1 + S/3H + V/12LH), Korthikanti 2022, equation 8";
     default: return "96 B S L H^2 (1 + S/6H + V/16LH), Narayanan 2021, equation 3";
     }
-}
-
-// Three digits and a prefix: "174 B", "1.01 T".
-static void add_short(double value, Text *out) {
-    static const char *const prefixes[] = {"", " K", " M", " B", " T"};
-    int i = 0;
-    for (; value >= 999.5 && i < 4; i++) value /= 1000;
-    text_add(out, "%.*f%s", value < 9.995 && i ? 2 : value < 99.95 && i ? 1 : 0, value, prefixes[i]);
-}
-
-// Three digits, without an exponent for large values.
-static void add_digits(double value, Text *out) {
-    text_add(out, value >= 99.95 ? "%.0f" : value >= 0.9995 ? "%.3g" : "%.2g", value);
-}
-
-static void add_duration(double seconds, Text *out) {
-    bool days = seconds >= 2 * DAY_S, hours = seconds >= 2 * HOUR_S, minutes = seconds >= 120;
-    add_digits(seconds / (days ? DAY_S : hours ? HOUR_S : minutes ? 60 : 1), out);
-    text_add(out, days ? " days" : hours ? " hours" : minutes ? " minutes" : " seconds");
-}
-
-static void add_step(double seconds, Text *out) {
-    if (seconds < 1)
-        add_digits(1e3 * seconds, out);
-    else
-        text_add(out, "%.2f", seconds);
-    text_add(out, seconds < 1 ? " ms" : " s");
 }
 
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
@@ -327,30 +293,6 @@ static void print_memory(const PlanReport *a, Text *out) {
     print_own_memory(a, out);
 }
 
-// ---- the whole run ------------------------------------------------------------------------------
-
-static void print_run(const PlanReport *a, Text *out) {
-    const Prediction *p = a->chosen;
-    if (a->tokens <= 0) return;
-    text_add(out, "\nThe whole run\n  %-18s ", "tokens");
-    add_short(a->tokens, out);
-    text_add(out, ", %.0f steps\n  %-18s ", ceil(a->tokens / a->space->batch / a->model->sequence), "time");
-    add_duration(plan_report_seconds(a, p->step_s), out);
-    text_add(out, " (");
-    add_duration(plan_report_seconds(a, p->low_s), out), text_add(out, " to ");
-    add_duration(plan_report_seconds(a, p->high_s), out);
-    text_add(out, a->goodput < 1 ? "), %.3g %% of it" : "), all of it", 100 * a->goodput);
-    text_add(out, " training\n");
-    if (a->price <= 0) return;
-    text_add(out, "  %-18s $", "cost");
-    add_short(plan_report_dollars(a, p->step_s), out);
-    text_add(out, " ($");
-    add_short(plan_report_dollars(a, p->low_s), out);
-    text_add(out, " to $");
-    add_short(plan_report_dollars(a, p->high_s), out);
-    text_add(out, ") at $%.2f for a %s hour\n", a->price, device_word(a->costs->machine));
-}
-
 // ---- what else there was ------------------------------------------------------------------------
 
 // "t 8 p 16 d 8 v 2 b 1"
@@ -488,7 +430,7 @@ void plan_report_print(const PlanReport *a, Text *out) {
     print_rates(a, out);
     print_breakdown(a->chosen, out);
     print_memory(a, out);
-    print_run(a, out);
+    plan_report_run(a, out), plan_report_slow_nodes(a, out);
     if (a->given) {
         print_better(a, out);
     } else {

@@ -11,13 +11,19 @@ typedef struct {
     bool given;               // it is the latter
     // The result of the search; for a given configuration, of a search with nothing chosen. NULL: nothing fits.
     const PlanResult *result;
-    double tokens;  // of the whole run; 0: unknown
-    double price;   // of a device hour, in dollars; 0: unknown
-    double goodput; // the share of the run's time that is training, (0, 1]
+    const Prediction *spared; // `chosen` with fewer layers on slow nodes; NULL: it would not be faster
+    double tokens;            // of the whole run; 0: unknown
+    double price;             // of a device hour, in dollars; 0: unknown
+    double goodput;           // the share of the run's time that is training, (0, 1]
+    double pue;               // the energy of the data centre over that of its machines
 } PlanReport;
 
 double plan_report_seconds(const PlanReport *report, double step_s); // for all tokens
 double plan_report_dollars(const PlanReport *report, double step_s); // for all tokens
+// The most energy that all tokens can take, at full power all the time; 0: the machine's power is unknown.
+double plan_report_kwh(const PlanReport *report, double step_s);
+// Adds what machine_watts is: "812.5 W for a GPU with its share of a node".
+void add_power(const Machine *machine, Text *out);
 // Returns whether a prediction is outside of the ranges that the stack was compared with, or on another machine than
 // the stack's.
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);
@@ -33,6 +39,12 @@ const char *flops_formula(Recompute recompute);
 void plan_report_paragraph(const PlanReport *report, Text *out);
 // Adds the paragraph, command lines, time, memory, alternatives, and accuracy.
 void plan_report_print(const PlanReport *report, Text *out);
+// Adds what all tokens take: time, energy, money. Nothing without tokens.
+void plan_report_run(const PlanReport *report, Text *out);
+// Adds what slow nodes cost, where they are best and what else would help; nothing where all nodes are alike.
+void plan_report_slow_nodes(const PlanReport *report, Text *out);
+// Adds the layers of the stages as --pipeline-model-parallel-layout takes them.   ERR_CONFIG for too many stages.
+Status plan_report_layout(const PlanReport *report, const ParallelConfig *config, Text *out);
 // Adds one JSON object; docs/plan.md lists its members.
 void plan_report_json(const PlanReport *report, Text *out);
 // Adds a sentence about the accuracy of the constants, and another one if the machine is not the stack's.

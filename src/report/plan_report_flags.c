@@ -169,6 +169,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->rms_norm) put(to, "--normalization RMSNorm");
     if (m->activation == ACTIVATION_SWIGLU) put(to, "--swiglu");
     if (m->activation == ACTIVATION_GEGLU) put(to, "--geglu");
+    if (m->activation == ACTIVATION_QUICK_GEGLU) put(to, "--quick-geglu");
     if (m->activation == ACTIVATION_RELU_SQUARED) put(to, "--squared-relu");
     if (m->activation == ACTIVATION_GELU_ERF) put(to, "--no-bias-gelu-fusion");
     if (m->no_linear_bias) put(to, "--disable-bias-linear");

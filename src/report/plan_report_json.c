@@ -1,6 +1,6 @@
 // Prints a plan as JSON. Times are in seconds, sizes in bytes; rates have their unit in the name.
 #include "formats/formats.h"
-#include "report/plan_report.h"
+#include "report/plan_sweep.h"
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -132,6 +132,8 @@ static void add_prediction(const PlanReport *a, const Prediction *p, Text *out) 
     add_flag("extrapolates", p->extrapolates, out);
     if (a->tokens > 0) add_number("run_s", plan_report_seconds(a, p->step_s), out);
     if (a->tokens > 0 && a->price > 0) add_number("run_dollars", plan_report_dollars(a, p->step_s), out);
+    if (a->tokens > 0 && machine_watts(a->costs->machine) > 0)
+        add_number("run_kwh", plan_report_kwh(a, p->step_s), out);
     add_breakdown(&p->parts, out);
     add_memory(&p->memory, out);
     text_add(out, "}");
@@ -164,6 +166,8 @@ static void add_question(const PlanReport *a, Text *out) {
     if (a->tokens > 0) add_number("tokens", a->tokens, out);
     if (a->price > 0) add_number("price", a->price, out);
     if (a->tokens > 0) add_number("goodput", a->goodput, out);
+    double watts = machine_watts(a->costs->machine);
+    if (a->tokens > 0 && watts > 0) add_number("watts", watts, out), add_number("pue", a->pue, out);
 }
 
 // ---- the answer ---------------------------------------------------------------------------------
@@ -244,6 +248,51 @@ static void add_accuracy(const PlanReport *a, Text *out) {
     text_add(out, "}");
 }
 
+static void add_slow_nodes(const PlanReport *a, Text *out) {
+    static const Member factors[] = {MEMBER(SlowNodes, compute), MEMBER(SlowNodes, nic),
+                                     MEMBER(SlowNodes, uplink)};
+    const SlowNodes *slow = &a->costs->slow;
+    const Prediction *p = a->chosen;
+    Text layout = {0};
+    if (!slow->nodes) return;
+    add_key("slow_nodes", out);
+    text_add(out, "{");
+    add_count("nodes", slow->nodes, out);
+    add_numbers(factors, sizeof factors / sizeof *factors, slow, out);
+    add_number("even_s", p->even_s, out);
+    add_count("first_rank", p->config.slow.first, out);
+    add_count("ranks", p->config.slow.count, out);
+    add_number("worst_s", p->worst_s, out);
+    add_count("worst_first_rank", p->worst.first, out);
+    if (a->spared && plan_report_layout(a, &a->spared->config, &layout) == OK) {
+        add_number("spared_s", a->spared->step_s, out);
+        add_string("spared_layout", text_string(&layout), out);
+    }
+    text_add(out, "}");
+    text_free(&layout);
+}
+
+static void add_cell(const SweepCell *cell, Text *out) {
+    const PlanReport *a = &cell->report;
+    separate(out);
+    text_add(out, "{");
+    add_question(a, out);
+    add_flag("on_front", cell->on_front, out);
+    if (a->chosen) {
+        add_key("chosen", out);
+        add_prediction(a, a->chosen, out);
+    } else {
+        add_string("why", cell->why, out);
+    }
+    text_add(out, "}");
+}
+
+void plan_sweep_json(const PlanSweep *sweep, Text *out) {
+    text_add(out, "{\"cells\": [");
+    for (int i = 0; i < sweep->count; i++) add_cell(&sweep->cells[i], out);
+    text_add(out, "]}\n");
+}
+
 void plan_report_json(const PlanReport *a, Text *out) {
     Text words = {0};
     text_add(out, "{");
@@ -254,6 +303,7 @@ void plan_report_json(const PlanReport *a, Text *out) {
     add_key("chosen", out);
     add_prediction(a, a->chosen, out);
     add_flags(a, out);
+    add_slow_nodes(a, out);
     if (a->result) add_result(a, out);
     add_accuracy(a, out);
     text_add(out, "}\n");

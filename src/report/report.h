@@ -5,7 +5,7 @@
 // compute a cell with the number of its microbatch; idle time is empty.
 #pragma once
 #include "layout/simulate.h"
-#include "report/plan_report.h"
+#include "report/plan_sweep.h"
 
 // Draws for a terminal of `columns` characters. Each cell ends with a mark of direction and chunk: "0>" forward and
 // "0<" backward; when ranks have several chunks, "0a" and "0A" for chunk 0, "0b" and "0B" for chunk 1. `colour` adds
@@ -67,6 +67,8 @@ typedef struct {
     const Simulation *simulation; // of that schedule, with spans
     const ScalePoint *scaling;    // in ascending order of devices
     int num_scaling;              // below 2: the page has no such section
+    const char *machine;          // as the user names it
+    const PlanSweep *sweep;       // answers among which the reader chooses; NULL: there are none
 } PlanPage;
 
 // Adds one HTML file that loads nothing else; without JavaScript it lacks only zooming, sorting and copying. Size:

@@ -1,7 +1,5 @@
 // Chooses the grid of a start: the asked one, or the best for fewer cores or hosts.
-#include "base/cores.h"
 #include "supervise/supervise.h"
-#include <stdio.h>
 #include <string.h>
 
 static bool changes_no_bit(const GridRequest *r, GridChoice g) {
@@ -51,31 +49,4 @@ bool grid_choose(const GridRequest *r, int most, GridChoice *chosen) {
             }
     if (best.any) *chosen = best.grid;
     return best.any;
-}
-
-// Of version 2 of the control groups; 0: none.
-static int quota_of(const char *group) {
-    char path[512];
-    long long quota = 0, period = 0;
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
-    FILE *file = fopen(path, "re");
-    if (!file) return 0;
-    bool limited = fscanf(file, "%lld %lld", &quota, &period) == 2 && period > 0;
-    fclose(file);
-    if (!limited) return 0;
-    long long cores = quota / period;
-    return cores < 1 ? 1 : cores > CORES_MAX ? CORES_MAX : (int)cores;
-}
-
-int cores_available(void) {
-    char group[256] = "";
-    Cores cores;
-    cores_allowed(&cores);
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    if (file) {
-        if (fscanf(file, "0::%255s", group) != 1) *group = 0;
-        fclose(file);
-    }
-    int quota = *group ? quota_of(group) : 0;
-    return quota && quota < cores.count ? quota : cores.count;
 }

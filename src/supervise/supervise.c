@@ -132,7 +132,7 @@ static Status ask_for_grid(Supervisor *s) {
         if (!strcmp(s->options->elastic, words[i])) s->request.elastic = (Elastic)i;
     bool counts = known && (!s->command.launches || s->command.ranks_word >= 0);
     if (!counts) s->request.elastic = ELASTIC_OFF; // the launcher alone knows the number of ranks
-    int each = s->train.threads != INT_UNSET ? s->train.threads : 1, here = cores_available();
+    int each = s->train.threads != INT_UNSET ? s->train.threads : 1, here = cores_usable();
     int wanted = grid_ranks(s->request.asked) * each;
     s->asked_cores = s->options->cores != INT_UNSET ? s->options->cores : wanted < here ? wanted : here;
     if (!s->options->machine || !counts) return OK;
@@ -147,7 +147,7 @@ static int room(Supervisor *s, bool struck) {
     int asked = grid_ranks(s->request.asked);
     if (s->hosts.count) return hosts_slots(&s->hosts, s->endings, s->num_endings, struck);
     if (s->command.launches) return asked;
-    int here = cores_available() - (s->options->spares != INT_UNSET ? s->options->spares : 0);
+    int here = cores_usable() - (s->options->spares != INT_UNSET ? s->options->spares : 0);
     if (here >= s->asked_cores) return asked;
     int most = (int)((int64_t)asked * (here > 0 ? here : 1) / s->asked_cores);
     return most > 0 ? most : 1;

@@ -125,7 +125,6 @@ typedef struct {
 // with the shortest predicted step, or without predictions the one with most ranks, of these with the largest d, then
 // the smallest p, then the asked v. False: none is possible.
 bool grid_choose(const GridRequest *request, int most, GridChoice *chosen);
-int cores_available(void); // that this process may use: its affinity, and the quota of its control group
 
 // ---- command.c ------------------------------------------------------------------------------------------
 

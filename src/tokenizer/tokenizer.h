@@ -59,6 +59,14 @@ Status tokenizer_save(const Tokenizer *tokenizer, const char *prefix);
 // The same inside an existing folder, under the names that Hugging Face's libraries look for: tokenizer.json
 // or tokenizer.model, tokenizer_config.json, and chat_template.jinja where it was opened with one.
 Status tokenizer_save_folder(const Tokenizer *tokenizer, const char *folder);
+// The content of the files of a tokenizer, for one that another file describes.
+typedef struct {
+    Text file;             // a tokenizer.json or a SentencePiece model
+    Text config, template; // tokenizer_config.json and chat_template.jinja; empty: there is none
+} TokenizerTexts;
+// Opens a tokenizer from texts, which it takes, also where it fails. Messages begin with `path`.
+Status tokenizer_open_texts(Tokenizer **tokenizer, TokenizerTexts *texts, const char *path);
+void tokenizer_texts_free(TokenizerTexts *texts);
 void tokenizer_close(Tokenizer *tokenizer); // takes NULL
 // The text of the chat_template.jinja that it was opened with; empty: there was none.
 const Text *tokenizer_template(const Tokenizer *tokenizer);

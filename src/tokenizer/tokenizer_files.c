@@ -158,37 +158,55 @@ static bool is_rank_line(const char *text, size_t size) {
     return word >= 4 && word % 4 == 0 && digits && strcspn(text + word + 1 + digits, "\r\n") == 0;
 }
 
-static Status read_file(Tokenizer *t, const char *path) {
-    TRY(read_into(&t->file, path));
+// Reads what t->file holds, which its first bytes tell.
+static Status read_content(Tokenizer *t, const char *path) {
     const char *text = text_string(&t->file);
-    size_t blanks = strspn(text, " \t\r\n");
-    if (text[blanks] == '{') {
-        TRY(read_beside(t, path));
+    if (text[strspn(text, " \t\r\n")] == '{') {
         TRY(tokenizer_read_json(t, path));
         if (t->kind == TOKENIZER_NULL) return OK;
         TRY(check_patterns(t, path));
         return tokenizer_find_ends(t, path);
     }
     if (is_rank_line(text, t->file.size)) return read_ranks(t, path);
-    if (text[0] != '\n') // the tag of a model's first field
-        return fail(
-            ERR_DATA,
-            "%s: no tokenizer: a Hugging Face tokenizer.json, a SentencePiece model or a tiktoken file of "
-            "ranks is expected",
-            path);
-    TRY(read_beside(t, path));
-    return read_sentencepiece(t, path);
+    if (text[0] == '\n') return read_sentencepiece(t, path); // the tag of a model's first field
+    return fail(
+        ERR_DATA,
+        "%s: no tokenizer: a Hugging Face tokenizer.json, a SentencePiece model or a tiktoken file of "
+        "ranks is expected",
+        path);
 }
 
-static Status open_file(Tokenizer **tokenizer, const char *path) {
+static Status read_file(Tokenizer *t, const char *path) {
+    TRY(read_into(&t->file, path));
+    if (!is_rank_line(text_string(&t->file), t->file.size)) TRY(read_beside(t, path));
+    return read_content(t, path);
+}
+
+static Status open_new(Tokenizer **tokenizer, TokenizerTexts *texts, const char *path) {
     Tokenizer *t = *tokenizer = calloc(1, sizeof *t);
-    if (!t) return fail(ERR_OS, "no memory for a tokenizer");
+    if (!t) {
+        if (texts) tokenizer_texts_free(texts);
+        return fail(ERR_OS, "no memory for a tokenizer");
+    }
     t->bos = -1;
-    Status status = read_file(t, path);
+    if (texts) t->file = texts->file, t->config = texts->config, t->template = texts->template;
+    Status status = texts ? read_content(t, path) : read_file(t, path);
     if (status == OK) return OK;
     tokenizer_close(t);
     *tokenizer = NULL;
     return status;
+}
+
+static Status open_file(Tokenizer **tokenizer, const char *path) { return open_new(tokenizer, NULL, path); }
+
+Status tokenizer_open_texts(Tokenizer **tokenizer, TokenizerTexts *texts, const char *path) {
+    return open_new(tokenizer, texts, path);
+}
+
+void tokenizer_texts_free(TokenizerTexts *texts) {
+    text_free(&texts->file);
+    text_free(&texts->config);
+    text_free(&texts->template);
 }
 
 // Counts the added tokens of a tokenizer.json that a SentencePiece model of `size` tokens does not have.

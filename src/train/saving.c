@@ -219,7 +219,7 @@ static Status write_shard(Saver *saver) {
 static Status commit(Saver *saver) {
     const Options *o = saver->options;
     if (saver->target == TO_DISK)
-        TRY(companions_write(&saver->belongings.companions, saver->names.temporary));
+        TRY(companions_write(&saver->belongings.companions, saver->names.temporary, true));
     TRY(checkpoint_commit(&saver->names, lock_of(saver), &saver->info,
                           saver->target == TO_DISK ? saver->tokenizer : NULL, saver->records,
                           saver->num_ranks));

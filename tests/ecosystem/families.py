@@ -137,6 +137,12 @@ FEATURES = {
                                        residual_multiplier=0.22, logits_scaling=6.0, attention_multiplier=0.3,
                                        tie_word_embeddings=True),
                     "all experts of a layer in one tensor, four multipliers, tied"),
+    "GPT-OSS": ("GptOss", dict(GROUPS, num_local_experts=6, num_experts_per_tok=2, intermediate_size=40, head_dim=24,
+                               sliding_window=7, rope_parameters=dict(YARN, rope_theta=150000.0, truncate=False)),
+                "biases of experts and routers, sinks, alternating windows, YaRN without rounding"),
+    "GPT-OSS, cut off": ("GptOss", dict(GROUPS, num_local_experts=4, num_experts_per_tok=3, intermediate_size=24,
+                                        head_dim=16, sliding_window=5, swiglu_limit=0.7, attention_bias=False),
+                         "gates and ups that are cut off, biases of experts alone"),
 }
 failures = 0
 
@@ -215,7 +221,7 @@ def in_files(model, tensors):
     found = {}
     for name, value in tensors.items():
         name = name_in_files(model, name)
-        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+        if model.config.model_type == "gpt_oss" or not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             found[name] = value
             continue
         stem = name.rsplit(".", 1)[0]
@@ -242,8 +248,9 @@ def their_steps(model, samples):
     """Losses and norms of ten steps, gradients of the first, weights after the last."""
     model = model.double().train()
     named = dict(model.named_parameters())
-    groups = [{"params": [p for p in named.values() if (p.dim() > 1) == matrix], "weight_decay": 0.1 if matrix else 0.0}
-              for matrix in (True, False)]
+    decayed = {n for n, p in named.items() if p.dim() > 1 and not n.endswith("_bias")}
+    groups = [{"params": [p for n, p in named.items() if (n in decayed) == decays], "weight_decay": 0.1 if decays else 0.0}
+              for decays in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
     losses, gradients = [], None
     for _ in range(10):
@@ -354,6 +361,10 @@ def check_gguf(name, model):
     keys = {re.sub(r"\.experts\.\d+\.", ".experts.", key) for key in parameters_of(model)}
     keys = {key.replace("block_sparse_moe.input_linear", f"mlp.experts.{half}")
             for key in keys for half in ("gate_proj", "up_proj")}
+    # GPT-OSS's names of these have no suffixes.
+    keys = {re.sub(r"(experts\.\w+_proj)_bias$", r"\1.bias", key.replace("experts.gate_up_proj", "experts." + half))
+            for key in keys for half in ("gate_proj", "up_proj")}
+    keys = {key if key.endswith((".weight", ".bias")) else key + ".weight" for key in keys}
     wanted = {names.get_name(key, try_suffixes=(".weight", ".bias")) for key in keys}
     found = {tensor.name for tensor in reader.tensors} - {
         "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}

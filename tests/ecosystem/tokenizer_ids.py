@@ -218,13 +218,76 @@ def try_sentencepiece(trial):
     trial.failures += plain.failures
 
 
+def model_folder(trial, name, tokens):
+    """A Llama of one layer and of zeros, for a tokenizer of so many tokens."""
+    hidden, layer = 8, "model.layers.0."
+    shapes = {"model.embed_tokens.weight": [tokens, hidden], "model.norm.weight": [hidden]}
+    for norm in "input_layernorm", "post_attention_layernorm":
+        shapes[f"{layer}{norm}.weight"] = [hidden]
+    for matrix in "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", \
+            "mlp.up_proj", "mlp.down_proj":
+        shapes[f"{layer}{matrix}.weight"] = [hidden, hidden]
+    header, end = {}, 0
+    for tensor, shape in shapes.items():
+        begin, end = end, end + 4 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+        header[tensor] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    header = json.dumps(header).encode()
+    folder = trial.path(name)
+    os.mkdir(folder)
+    with open(f"{folder}/model.safetensors", "wb") as f:
+        f.write(len(header).to_bytes(8, "little") + header + bytes(end))
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "vocab_size": tokens,
+                   "intermediate_size": hidden, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_act": "silu",
+                   "max_position_embeddings": 16, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}, f)
+    return folder
+
+
+def through_gguf(trial, name, folder):
+    """The model with the tokenizer in its folder as a GGUF file, and what is imported of that."""
+    file, save = trial.path(name + ".gguf"), trial.path(name + ".import")
+    for words in ["export", "--load", folder, "--to", "gguf", "--output", file], ["import", file, "--save", save]:
+        done = subprocess.run([trial.program, *words], capture_output=True)
+        if done.returncode:
+            sys.exit(f"trireme {' '.join(words)}: exit {done.returncode}: {done.stderr.decode()}")
+    return save + "/step-00000000"
+
+
+def try_gguf(trial):
+    """Tokenizers of every way that GGUF names, with added tokens, and SentencePiece's, out of the file again."""
+    sample, digit = trial.text[: 1 << 18], pre_tokenizers.Digits(individual_digits=True)
+    cases = {"gpt-2": (byte_level(regex=True), False), "smollm": (byte_level(digit, regex=True), False),
+             "llama-bpe": (byte_level(split(CL100K)), True), "dbrx": (byte_level(split(CL100K)), False),
+             "qwen2": (byte_level(split(QWEN)), False), "gpt-4o": (byte_level(split(O200K)), False)}
+    for name, (pre_tokenizer, whole) in cases.items():
+        tokenizer = hugging_face(sample, pre_tokenizer, ignore_merges=whole)
+        tokenizer.add_special_tokens(SPECIALS)
+        tokenizer.add_tokens([AddedToken("<s>x", normalized=False)])
+        folder = model_folder(trial, f"gguf-{name}", tokenizer.get_vocab_size() + 5)
+        tokenizer.save(f"{folder}/tokenizer.json")
+        trial.compare(f"GGUF's {name}", through_gguf(trial, name, folder),
+                      tokenizer.encode(trial.text, add_special_tokens=False).ids)
+    text = "\n".join("  ".join(w for w in WORDS if w.isprintable() and w.isalnum()) for _ in range(200)) + " \n"
+    plain = Trial(trial.program, trial.folder, text, "gguf-words")
+    for kind, options in ("bpe", {}), ("bpe", {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}), \
+            ("bpe", {"add_dummy_prefix": False}), ("unigram", {}), ("unigram", {"remove_extra_whitespaces": False}):
+        name = "-".join([kind, *map(str, options.values())])
+        folder = model_folder(trial, f"gguf-{name}", 410)
+        sentencepiece.SentencePieceTrainer.train(
+            input=plain.file, model_prefix=f"{folder}/tokenizer", vocab_size=400, model_type=kind, byte_fallback=True,
+            hard_vocab_limit=False, minloglevel=2, **options)
+        want = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/tokenizer.model").encode(text)
+        plain.compare(f"GGUF's {name}", through_gguf(trial, name, folder), want, comes_back=False)
+    trial.failures += plain.failures
+
+
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     size = float(sys.argv[2]) if len(sys.argv) == 3 else 5.0
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(os.path.abspath(sys.argv[1]), folder, make_text(size * 1e6, 1))
-        for attempt in try_ours, try_hugging_face, try_nfc, try_tiktoken, try_sentencepiece:
+        for attempt in try_ours, try_hugging_face, try_nfc, try_tiktoken, try_sentencepiece, try_gguf:
             attempt(trial)
         sys.exit(1 if trial.failures else 0)
 

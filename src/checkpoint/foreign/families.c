@@ -54,6 +54,7 @@ static const char *lack_of_layers(const Family *f, const ModelShape *s) {
         {model_is_gated(s) && s->activation != is->activation, "such gates"},
         {(s->activation == ACTIVATION_RELU_SQUARED) != (is->activation == ACTIVATION_RELU_SQUARED),
          "such an activation"},
+        {s->glu_offset != is->glu_offset, "such offsets of gated MLPs (glu-linear-offset)"},
         {s->norm_place != is->norm_place, "norms in these places (norm-placement)"},
         {s->norm_offset != is->norm_offset, "such scales of norms (apply-layernorm-1p)"},
         {s->qk_norm != is->qk_norm, "such norms of queries and keys (qk-norm)"},
@@ -96,7 +97,7 @@ static const char *lack_of_heads(const Family *f, const ModelShape *s) {
          "partly rotated heads (rotary-percent)"},
         {scaled && !says(f, SAYS_SCALING), "scaled rotary positions"},
         {s->no_rope_freq && !says(f, SAYS_NO_ROPE), "layers without rotary positions (no-rope-freq)"},
-        {s->softmax != SOFTMAX_PLAIN, "such a softmax (softmax-type)"},
+        {s->softmax != f->is.softmax, "such a softmax (softmax-type)"},
         {s->window && !says(f, SAYS_WINDOW | SAYS_WINDOW_LAYERS | SAYS_WINDOW_SWITCH),
          "windows of attention"},
         {s->window && s->window_period && says(f, SAYS_WINDOW), "windows of some layers"},
@@ -110,7 +111,7 @@ static const char *lack_of_heads(const Family *f, const ModelShape *s) {
 // Sizes that a member of the configuration stands for: of other families they have to be zero.
 static const char *const factors[] = {"softmax_scale",       "softmax_cap",    "embedding_multiplier",
                                       "residual_multiplier", "logits_scaling", "logit_cap",
-                                      "parallel_block"};
+                                      "parallel_block",      "glu_clamp"};
 
 static const char *lack_of_factors(const Family *f, const ModelShape *s) {
     float root = sqrtf((float)s->hidden);

@@ -8,7 +8,7 @@ typedef enum { FORMAT_HUGGING_FACE, FORMAT_GGUF, NUM_FORMATS } Format;
 // The names of sizes: the columns of NAMES in nn/sizes.def.
 typedef enum { DIALECT_GPT2, DIALECT_LLAMA, NUM_DIALECTS } Dialect;
 
-// The names of tensors, bits: a row of the table in mapping.c says for which of them it is.
+// The names of tensors, bits: a row of the table in tensor_names.def says for which of them it is.
 typedef enum {
     NAMES_GPT2 = 1,          // "transformer.h.0.attn.c_attn", linear weights transposed
     NAMES_LLAMA = 2,         // "model.layers.0.self_attn.q_proj"
@@ -19,8 +19,9 @@ typedef enum {
     NAMES_LATENT = 64,       // as Llama's, with down and up projections of queries, keys and values
     NAMES_MIXTRAL = 128,     // as Llama's, with experts in a "block_sparse_moe"
     NAMES_GRANITE_MOE = 256, // as Llama's, with all experts of a layer in one tensor, gate and up together
+    NAMES_GPT_OSS = 512,     // as Llama's, with all experts of a layer in one tensor, transposed
     NAMES_LIKE_LLAMA = NAMES_LLAMA | NAMES_AFTER | NAMES_FUSED | NAMES_UNGATED | NAMES_LATENT |
-                       NAMES_MIXTRAL | NAMES_GRANITE_MOE
+                       NAMES_MIXTRAL | NAMES_GRANITE_MOE | NAMES_GPT_OSS
 } TensorNames;
 
 // Bits: the features that a family's configuration states, since its models may differ there from `Family.is`.
@@ -54,6 +55,7 @@ typedef enum {
     EXPERTS_ARE_MLPS = 1 << 24,    // intermediate_size is the width of an expert
     SAYS_SPARSE = 1 << 25,         // decoder_sparse_step, mlp_only_layers: layers without experts
     LISTS_WINDOWS = 1 << 26,       // windows are read where layer_types says which layers have them
+    SAYS_WIDTH_IN_GGUF = 1 << 27,  // with EXPERTS_ARE_MLPS: the width of an expert has a key of its own, too
 } Says;
 
 // How a member of config.json and a member of ModelShape say the same.

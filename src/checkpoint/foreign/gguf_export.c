@@ -121,6 +121,8 @@ static void describe_family(GgufMetadata *m, const Family *family, const ModelSh
     for (const FamilyMember *member = family->members;
          member < family->members + MAX_FAMILY_MEMBERS && member->name; member++)
         if (member->gguf) describe_member(m, family, member, s);
+    if (family->says & SAYS_WIDTH_IN_GGUF)
+        gguf_set_u32(m, key_of(family, "expert_feed_forward_length").text, (uint32_t)s->expert_ffn);
     if (s->window && family->says & SAYS_WINDOW_LAYERS)
         gguf_set_u32(m, key_of(family, "attention.sliding_window").text, (uint32_t)s->window);
 }
@@ -187,10 +189,10 @@ static GgmlType type_of(const TheirTensor *t, GgufKind kind) {
 }
 
 static GgufTensor describe_tensor(const TheirTensor *t, GgufKind kind) {
-    GgufTensor tensor = {.type = type_of(t, kind), .ndim = t->is_vector ? 1 : 2};
-    tensor.dims[0] = t->is_vector ? t->rows : t->cols;
-    tensor.dims[1] = t->rows;
-    if (t->matrices) tensor.ndim = 3, tensor.dims[1] = t->rows / t->matrices, tensor.dims[2] = t->matrices;
+    int64_t shape[3];
+    int ndim = tensor_shape(t, shape);
+    GgufTensor tensor = {.type = type_of(t, kind), .ndim = ndim};
+    for (int i = 0; i < ndim; i++) tensor.dims[i] = shape[ndim - 1 - i];
     CHECK(strlen(t->name) < sizeof tensor.name, "the name %s is too long", t->name);
     snprintf(tensor.name, sizeof tensor.name, "%.63s", t->name);
     return tensor;

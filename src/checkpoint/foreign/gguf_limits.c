@@ -44,7 +44,9 @@ static Status check_rotation(const Family *f, const ModelShape *s) {
     if (rope->kind == ROPE_LONG && f->family != FAMILY_PHI3) return refuse(f, "LongRoPE");
     if (rope->kind == ROPE_LLAMA3 && !says(f, FREQUENCIES_IN_GGUF))
         return refuse(f, "llama3 scaling of rotary positions");
-    if (rope->unrounded) return refuse(f, "YaRN without rounding (no-yarn-correction-range-round-to-int)");
+    // llama.cpp rounds for GPT-OSS, too, whose models were trained without: it lives with that.
+    if (rope->unrounded && !f->is.rope.unrounded)
+        return refuse(f, "YaRN without rounding (no-yarn-correction-range-round-to-int)");
     if (rope->attention > 0 && s->rotary_base_local > 0)
         return refuse(f, "factor of YaRN for layers without a window alone (yarn-attention-factor)");
     if (s->position == POSITION_ROTARY && !has_their_rotations(f, s))
@@ -93,6 +95,16 @@ static Status check_negated(const Family *f, const FamilyMember *m, const ModelS
                 m->name, theirs ? "false" : "true", ours ? "false" : "true");
 }
 
+// A number that llama.cpp takes as all models of the family have it.
+static Status check_number(const Family *f, const FamilyMember *m, const ManifestField *field,
+                           const ModelShape *s) {
+    float ours = *(const float *)(const void *)((const char *)s + field->offset),
+          theirs = *(const float *)(const void *)((const char *)&f->is + field->offset);
+    if (ours == theirs) return OK;
+    return fail(ERR_UNAVAILABLE, "llama.cpp's %s has a %s of %g, the model of %g: --to hf can hold it",
+                f->gguf, m->name, (double)theirs, (double)ours);
+}
+
 // A member without a name in GGUF is as llama.cpp takes it; a cap with one is divided by.
 static Status check_member(const Family *f, const FamilyMember *m, const ModelShape *s) {
     const ModelSize *size = size_named(m->size);
@@ -104,6 +116,8 @@ static Status check_member(const Family *f, const FamilyMember *m, const ModelSh
     if (m->gguf || m->meaning == OTHER_NAME) return OK;
     if (m->meaning == NEGATED) return check_negated(f, m, s);
     if (m->meaning == INVERSE_SQUARE) return check_scale(f, s);
+    if (m->meaning == SAME_VALUE && size->field.type == FLOAT_FIELD)
+        return check_number(f, m, &size->field, s);
     return is_zero ? OK : refuse(f, m->name);
 }
 

@@ -1,6 +1,7 @@
 // Opens a GGUF file as a model and reads its weights.
 #include "checkpoint/foreign/gguf_model.h"
 #include "base/hash.h"
+#include "checkpoint/foreign/gguf_tokenizer.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,17 +53,16 @@ static Status check_found(const GgufModel *m, const TheirTensor *theirs, const G
     bool copy = !m->info.shape.untied && !strcmp(theirs->name, "output.weight");
     if (!t && copy) return OK;
     if (!t) return fail(ERR_DATA, "%s: tensor %s is missing", m->file->path, theirs->name);
-    bool vector = theirs->is_vector;
-    int64_t matrices = theirs->matrices, rows = matrices ? theirs->rows / matrices : theirs->rows;
-    if (vector && t->ndim == 1 && t->dims[0] == rows) return OK;
-    bool fits = !vector && t->dims[0] == theirs->cols && t->dims[1] == rows;
-    if (fits && (matrices ? t->ndim == 3 && t->dims[2] == matrices : t->ndim == 2)) return OK;
-    if (vector) return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 "]", m->file->path, t->name, rows);
-    if (matrices)
-        return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 ", %" PRId64 ", %" PRId64 "]", m->file->path,
-                    t->name, theirs->cols, rows, matrices);
-    return fail(ERR_DATA, "%s: tensor %s is not [%" PRId64 ", %" PRId64 "]", m->file->path, t->name,
-                theirs->cols, rows);
+    int64_t shape[3];
+    int ndim = tensor_shape(theirs, shape);
+    bool fits = t->ndim == ndim;
+    for (int i = 0; fits && i < ndim; i++) fits = t->dims[i] == shape[ndim - 1 - i];
+    if (fits) return OK;
+    Text wanted = {0};
+    for (int i = ndim; i-- > 0;) text_add(&wanted, "%" PRId64 "%s", shape[i], i ? ", " : "");
+    Status status = fail(ERR_DATA, "%s: tensor %s is not [%s]", m->file->path, t->name, text_string(&wanted));
+    text_free(&wanted);
+    return status;
 }
 
 // gguf_shape has found a scaling for the divisors, if it is not that there is none.
@@ -161,6 +161,14 @@ GgufString gguf_model_template(const GgufModel *m) {
     return is_text ? pair->text[0] : (GgufString){0};
 }
 
+Status gguf_model_tokenizer(const GgufModel *m, Tokenizer **tokenizer) {
+    return gguf_read_tokenizer(m->file, tokenizer);
+}
+
+const char *gguf_model_tensor_at(const GgufModel *m, const char *name, int64_t row, int64_t col) {
+    return mapping_tensor_at(&m->mapping, name, row, col);
+}
+
 uint64_t gguf_model_hash(const GgufModel *m) {
     return hash64_of(m->file->map, (size_t)m->file->tensors[0].offset);
 }
@@ -179,17 +187,19 @@ static void read_strip(const GgufModel *m, const WeightStrip *s, Rect rect, floa
     }
 }
 
+static void read_rect(const GgufModel *m, int weight, Rect rect, float *out, int64_t stride) {
+    for (int i = 0; i < m->mapping.num_strips; i++)
+        if (m->mapping.strips[i].weight == weight) read_strip(m, &m->mapping.strips[i], rect, out, stride);
+}
+
 Status gguf_model_read(const GgufModel *m, const char *name, Rect rect, float *out, int64_t stride) {
     int weight = mapping_find(&m->mapping, name);
     const WeightSpec *spec = &m->mapping.weights[weight];
     CHECK(rect.row >= 0 && rect.col >= 0 && rect.row + rect.rows <= spec->rows &&
               rect.col + rect.cols <= spec->cols,
           "a rectangle outside %s", name);
-    if (weight_is_vector(spec)) {
-        rect = (Rect){rect.col, 0, rect.cols, 1};
-        stride = 1;
-    }
-    for (int i = 0; i < m->mapping.num_strips; i++)
-        if (m->mapping.strips[i].weight == weight) read_strip(m, &m->mapping.strips[i], rect, out, stride);
+    if (!weight_is_vector(spec)) read_rect(m, weight, rect, out, stride);
+    for (int64_t i = 0; weight_is_vector(spec) && i < rect.rows; i++)
+        read_rect(m, weight, vector_rect(spec, rect, i), out + i * stride, 1);
     return OK;
 }

@@ -18,5 +18,8 @@ void gguf_model_close(GgufModel *model); // takes NULL
 const CheckpointInfo *gguf_model_info(const GgufModel *model);
 uint64_t gguf_model_hash(const GgufModel *model);       // of all before the tensors' bytes
 GgufString gguf_model_template(const GgufModel *model); // of conversations; size 0: there is none
+Status gguf_model_tokenizer(const GgufModel *model, Tokenizer **tokenizer); // as gguf_read_tokenizer does
 // Reads a rectangle of a weight, as model_source_read does. Any number of threads may read.
 Status gguf_model_read(const GgufModel *model, const char *name, Rect rect, float *out, int64_t stride);
+// The name in the file of the tensor that has an element of a weight.
+const char *gguf_model_tensor_at(const GgufModel *model, const char *name, int64_t row, int64_t col);

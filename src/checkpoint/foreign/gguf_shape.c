@@ -103,7 +103,8 @@ static Status read_vocabulary(const Keys *k, ModelShape *s) {
 
 static void read_biases(const Keys *k, ModelShape *s) {
     bool qkv = has(k, "blk.0.attn_q.bias") || has(k, "blk.0.attn_qkv.bias");
-    bool proj = has(k, "blk.0.attn_output.bias"), mlp = has(k, "blk.0.ffn_up.bias");
+    bool proj = has(k, "blk.0.attn_output.bias"),
+         mlp = has(k, "blk.0.ffn_up.bias") || has(k, "blk.0.ffn_up_exps.bias");
     bool all = qkv && proj && mlp;
     s->no_linear_bias = !all;
     s->qkv_bias = qkv && !all, s->proj_bias = proj && !all, s->mlp_bias = mlp && !all;
@@ -189,6 +190,7 @@ static Status read_scaling(const Keys *k, ModelShape *s) {
     enum { MOST = 1 << 16, POSITIONS = 1 << 24 };
     const GgufPair *type = pair_of(k, "rope.scaling.type");
     Rope rope = {.factor = NAN, .high = 32, .low = 1, .original = s->positions};
+    rope.unrounded = k->family->is.rope.unrounded;
     pair_of(k, "rope.scaling.finetuned"); // says nothing about the function
     TRY(read_whole(k, "rope.scaling.original_context_length", 1, POSITIONS, &rope.original));
     if (k->family->family == FAMILY_PHI3 && has(k, "rope_factors_long.weight"))
@@ -289,7 +291,8 @@ static Status read_member(const Keys *k, const FamilyMember *m, ModelShape *s) {
     bool scale = !strcmp(m->size, "softmax_scale"); // 0, as in ours: by the size of a head
     double value = scale || !m->gguf ? 0 : m->missing;
     // As llama.cpp takes all models of the family; a name of no GGUF.
-    if (m->meaning == NEGATED || m->meaning == OTHER_NAME) return OK;
+    bool fixed = !m->gguf && m->meaning == SAME_VALUE;
+    if (fixed || m->meaning == NEGATED || m->meaning == OTHER_NAME) return OK;
     if (m->gguf) TRY(read_number(k, m->gguf, field->least, field->most, &value));
     // llama.cpp tells the largest Gemma 2 and 3 by their layers.
     bool largest = m->meaning == INVERSE_SQUARE && s->layers == k->family->gguf_hidden_scale_layers;
@@ -308,6 +311,8 @@ static Status read_members(const Keys *k, ModelShape *s) {
 
 static Status check_experts(const Keys *k, ModelShape *s) {
     if (k->family->says & EXPERTS_ARE_MLPS) s->expert_ffn = s->ffn;
+    if (k->family->says & SAYS_WIDTH_IN_GGUF)
+        TRY(read_whole(k, "expert_feed_forward_length", 1, 1 << 24, &s->expert_ffn));
     if (!s->experts) s->router_pre_softmax = s->router_sigmoid = s->router_bias = s->shared_gate = false;
     if (!s->experts || (s->experts_topk > 0 && s->experts_topk <= s->experts && s->expert_ffn > 0)) return OK;
     return fail(ERR_DATA, "%s: a token has %d of %d experts of width %d: their number is from 1 to all",
@@ -342,7 +347,7 @@ static Status read_shape(const Keys *k, ModelShape *s) {
     *s = k->family->is;
     // llama.cpp computes the tanh form whatever the model was trained with.
     if (k->family->says & ONLY_TANH_IN_GGUF) s->activation = ACTIVATION_GELU;
-    s->window = 0, s->head_size = 0; // defaults of configurations
+    s->window = 0, s->head_size = 0, s->rope = (Rope){0}; // defaults of configurations
     if (model_is_latent(s)) s->kv_rank = s->q_rank = s->rotary_columns = -1;
     s->layers = s->hidden = s->heads = s->ffn = s->positions = -1;
     s->init_std = 0.02f, s->seed = 1234;

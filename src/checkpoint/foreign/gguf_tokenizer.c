@@ -113,11 +113,12 @@ static void describe_use(GgufMetadata *m, const TokenizerUse *use) {
 }
 
 // Writes how a SentencePiece model changes a text before cutting it. llama.cpp cuts in two ways: "llama" joins pieces
-// by their scores, as its BPE does, "t5" finds the most likely pieces, as its unigram does.
+// by their scores, as its BPE does, "t5" finds the most likely pieces, as its unigram does. Of "llama" it does not know
+// the last two keys, but trireme reads them.
 static void describe_sentencepiece(GgufMetadata *m, const SentencePieceRules *rules) {
     gguf_set_bool(m, "tokenizer.ggml.add_space_prefix", rules->adds_blank);
-    if (!rules->unigram) return;
-    gguf_set_bool(m, "tokenizer.ggml.remove_extra_whitespaces", rules->removes_blanks);
+    if (rules->unigram || rules->removes_blanks)
+        gguf_set_bool(m, "tokenizer.ggml.remove_extra_whitespaces", rules->removes_blanks);
     if (rules->charsmap_bytes)
         gguf_set_u8s(m, "tokenizer.ggml.precompiled_charsmap", rules->charsmap, rules->charsmap_bytes);
 }

@@ -1,24 +1,19 @@
 // Reads the weights of a Hugging Face folder.
 #include "checkpoint/foreign/hugging_face.h"
 #include "base/file.h"
+#include "checkpoint/foreign/stored_tensor.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_CONFIG = 1 << 20, MAX_INDEX = 100 << 20, MAX_FILES = 4096 };
 
-// The place of one of its tensors.
-typedef struct {
-    const Safetensors *file;
-    const SafeTensor *tensor;
-} Found;
-
 struct HuggingFace {
     char *folder;
     CheckpointInfo info;
     const Family *family;
     Mapping mapping;
-    Found *found; // of mapping.tensors
+    StoredTensor *found; // of mapping.tensors
     Safetensors **files;
     int num_files;
     Json *index; // of several files: "weight_map"; else NULL
@@ -88,37 +83,16 @@ static Status open_files(HuggingFace *m) {
     return fail(ERR_NO_INPUT, "%s has neither model.safetensors nor model.safetensors.index.json", m->folder);
 }
 
-static Found find(const HuggingFace *m, const char *name) {
+static StoredTensor find(const HuggingFace *m, const char *name) {
     const char *prefix = "transformer.";
     if (m->bare && !strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
-    for (int i = 0; i < m->num_files; i++) {
-        const SafeTensor *tensor = safetensors_find(m->files[i], name);
-        if (tensor) return (Found){m->files[i], tensor};
-    }
-    return (Found){0};
+    return stored_tensor_find(m->files, m->num_files, name);
 }
 
 static int64_t num_tensors(const HuggingFace *m) {
     int64_t count = 0;
     for (int i = 0; i < m->num_files; i++) count += m->files[i]->count;
     return count;
-}
-
-static Status check_found(const HuggingFace *m, const TheirTensor *theirs, Found found) {
-    const SafeTensor *t = found.tensor;
-    if (!t) return fail(ERR_DATA, "%s: tensor %s is missing", m->folder, theirs->name);
-    const char *file = found.file->path;
-    if (!file_type_is_float(t->type))
-        return fail(ERR_UNAVAILABLE, "%s: tensor %s is of type %s; F32, BF16 and F16 are read", file, t->name,
-                    file_type_name(t->type));
-    int64_t shape[3];
-    int ndim = tensor_shape(theirs, shape);
-    if (t->ndim == ndim && !memcmp(t->shape, shape, (size_t)ndim * sizeof *shape)) return OK;
-    Text wanted = {0};
-    for (int i = 0; i < ndim; i++) text_add(&wanted, "%s%" PRId64, i ? ", " : "", shape[i]);
-    Status status = fail(ERR_DATA, "%s: tensor %s is not [%s]", file, t->name, text_string(&wanted));
-    text_free(&wanted);
-    return status;
 }
 
 // ---- tensors that are not weights ------------------------------------------------------------------
@@ -144,15 +118,15 @@ static int compare_pointers(const void *a, const void *b) {
 // Refuses tensors that no weight uses: with them the model would differ from its configuration.
 static Status check_all_used(const HuggingFace *m) {
     int n = m->mapping.num_tensors;
-    const SafeTensor **used = malloc(((size_t)n + 1) * sizeof *used);
+    const SafeTensor **used = malloc((2 * (size_t)n + 1) * sizeof *used);
     if (!used) return fail(ERR_OS, "no memory for %d tensors", n);
-    for (int i = 0; i < n; i++) used[i] = m->found[i].tensor;
-    qsort(used, (size_t)n, sizeof *used, compare_pointers);
+    for (int i = 0; i < n; i++) used[2 * i] = m->found[i].tensor, used[2 * i + 1] = m->found[i].scales;
+    qsort(used, 2 * (size_t)n, sizeof *used, compare_pointers);
     Status status = OK;
     for (int f = 0; f < m->num_files; f++)
         for (int i = 0; status == OK && i < m->files[f]->count; i++) {
             const SafeTensor *t = &m->files[f]->tensors[i];
-            if (is_spare(m, t->name) || bsearch(&t, used, (size_t)n, sizeof *used, compare_pointers))
+            if (is_spare(m, t->name) || bsearch(&t, used, 2 * (size_t)n, sizeof *used, compare_pointers))
                 continue;
             status = fail(ERR_DATA, "%s: tensor %.200s is not a weight of the model in %s/config.json",
                           m->files[f]->path, t->name, m->folder);
@@ -168,7 +142,7 @@ static Status find_tensors(HuggingFace *m) {
     m->bare = !find(m, "transformer.wte.weight").tensor;
     for (int i = 0; i < map->num_tensors; i++) {
         m->found[i] = find(m, map->tensors[i].name);
-        TRY(check_found(m, &map->tensors[i], m->found[i]));
+        TRY(stored_tensor_check(&m->found[i], &map->tensors[i], m->folder));
     }
     return check_all_used(m);
 }
@@ -232,13 +206,28 @@ void hugging_face_close(HuggingFace *m) {
 
 const CheckpointInfo *hugging_face_info(const HuggingFace *m) { return &m->info; }
 
+const char *hugging_face_tensor_at(const HuggingFace *m, const char *name, int64_t row, int64_t col) {
+    return mapping_tensor_at(&m->mapping, name, row, col);
+}
+
+void hugging_face_note(const HuggingFace *m, Text *out) {
+    int packed = 0;
+    for (int i = 0; i < m->mapping.num_tensors; i++) packed += m->found[i].scales != NULL;
+    if (packed)
+        text_add(
+            out,
+            "%s: %d tensors are in MXFP4, 4 bits an element: they are read as the numbers that these stand "
+            "for, and written in 16 bits or 32, never in MXFP4 again\n",
+            m->folder, packed);
+}
+
 // ---- reading ------------------------------------------------------------------------------------------
 
 // Reads the part of a rectangle of ours that one strip holds: its rows [begin, end).
 typedef struct {
     const WeightStrip *strip;
     const TheirTensor *theirs;
-    Found found;
+    const StoredTensor *found;
     int64_t begin, end;
     Rect rect;
     float *out;
@@ -253,26 +242,61 @@ static Status read_rows(const Piece *p) {
     for (int64_t i = p->begin; i < p->end; i++) {
         int64_t row = p->strip->first + tensor_row_stored(p->theirs, i),
                 first = row * p->theirs->cols + p->rect.col;
-        TRY(safetensors_read_f32(p->found.file, p->found.tensor, first, p->rect.cols, place(p, i)));
+        TRY(stored_tensor_read(p->found, first, p->rect.cols, place(p, i)));
     }
+    return OK;
+}
+
+enum { COLUMNS = 16, ROWS = 1024 };
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Reads some rows, all of one matrix, of some columns from `col` of the rectangle on. In its lines they are each
+// element, or where gate and up are in turn every second one.
+static Status read_block(const Piece *p, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    float lines[COLUMNS][ROWS];
+    const TheirTensor *t = p->theirs;
+    int64_t height = tensor_matrix_rows(t), step = t->permuted ? 2 : 1;
+    int64_t at = p->strip->first + tensor_row_stored(t, row), matrix = at / height * height;
+    for (int64_t c = 0; c < cols; c++) {
+        int64_t first = matrix * t->cols + (p->rect.col + col + c) * height + at % height;
+        TRY(stored_tensor_read(p->found, first, (rows - 1) * step + 1, lines[c]));
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) place(p, row + r)[col + c] = lines[c][r * step];
     return OK;
 }
 
 // Lines of the file are our columns. It reads some at a time, so that neighbours are written together.
 static Status read_columns(const Piece *p) {
-    enum { COLUMNS = 16, ROWS = 1024 };
-    float lines[COLUMNS][ROWS];
-    for (int64_t col = 0; col < p->rect.cols; col += COLUMNS)
-        for (int64_t row = p->begin; row < p->end; row += ROWS) {
-            int64_t cols = p->rect.cols - col < COLUMNS ? p->rect.cols - col : COLUMNS;
-            int64_t rows = p->end - row < ROWS ? p->end - row : ROWS;
-            for (int64_t c = 0; c < cols; c++) {
-                int64_t first = (p->rect.col + col + c) * p->theirs->rows + p->strip->first + row;
-                TRY(safetensors_read_f32(p->found.file, p->found.tensor, first, rows, lines[c]));
-            }
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t c = 0; c < cols; c++) place(p, row + r)[col + c] = lines[c][r];
-        }
+    const TheirTensor *t = p->theirs;
+    CHECK(!t->permuted || t->permuted == tensor_matrix_rows(t), "%s: rows of heads in lines", t->name);
+    int64_t whole = t->permuted ? t->permuted / 2 : tensor_matrix_rows(t),
+            most = t->permuted ? ROWS / 2 : ROWS;
+    for (int64_t row = p->begin, rows; row < p->end; row += rows) {
+        rows = least(least(p->end - row, most), whole - (p->strip->first + row) % whole);
+        for (int64_t col = 0; col < p->rect.cols; col += COLUMNS)
+            TRY(read_block(p, row, rows, col, least(p->rect.cols - col, COLUMNS)));
+    }
+    return OK;
+}
+
+static Status read_rect(const HuggingFace *m, int weight, Rect rect, float *out, int64_t stride) {
+    const Mapping *map = &m->mapping;
+    for (int i = 0; i < map->num_strips; i++) {
+        const WeightStrip *s = &map->strips[i];
+        if (s->weight != weight) continue;
+        Piece piece = {.strip = s,
+                       .theirs = &map->tensors[s->tensor],
+                       .found = &m->found[s->tensor],
+                       .begin = strip_rows_before(s, rect.row),
+                       .end = strip_rows_before(s, rect.row + rect.rows),
+                       .rect = rect,
+                       .out = out,
+                       .stride = stride};
+        bool columns = stored_tensor_is_transposed(piece.found, piece.theirs);
+        TRY(columns ? read_columns(&piece) : read_rows(&piece));
+    }
     return OK;
 }
 
@@ -283,22 +307,8 @@ Status hugging_face_read(const HuggingFace *m, const char *name, Rect rect, floa
     CHECK(rect.row >= 0 && rect.col >= 0 && rect.row + rect.rows <= spec->rows &&
               rect.col + rect.cols <= spec->cols,
           "a rectangle outside %s", name);
-    if (weight_is_vector(spec)) {
-        rect = (Rect){rect.col, 0, rect.cols, 1};
-        stride = 1;
-    }
-    for (int i = 0; i < map->num_strips; i++) {
-        const WeightStrip *s = &map->strips[i];
-        if (s->weight != weight) continue;
-        Piece piece = {.strip = s,
-                       .theirs = &map->tensors[s->tensor],
-                       .found = m->found[s->tensor],
-                       .begin = strip_rows_before(s, rect.row),
-                       .end = strip_rows_before(s, rect.row + rect.rows),
-                       .rect = rect,
-                       .out = out,
-                       .stride = stride};
-        TRY(piece.theirs->transposed ? read_columns(&piece) : read_rows(&piece));
-    }
+    if (!weight_is_vector(spec)) return read_rect(m, weight, rect, out, stride);
+    for (int64_t i = 0; i < rect.rows; i++)
+        TRY(read_rect(m, weight, vector_rect(spec, rect, i), out + i * stride, 1));
     return OK;
 }

@@ -7,7 +7,8 @@
 // Reads the family that a config.json describes, and into `info` the shape, the tokens that it names, and the type of
 // its tensors ("f32", "bf16", "f16").
 // Messages begin with `what`, its path. Fails with ERR_DATA for members that are missing, of another type or out of
-// range, and with ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that are not supported,
+// range, and with ERR_UNAVAILABLE for architectures, activations, rotations and quantisations that are not supported
+// (MXFP4 is),
 // and for every other member that may change what the model computes.
 Status config_read(const Json *root, const char *what, CheckpointInfo *info, const Family **family);
 // Writes the config.json of a model. Of the tokens that begin and end a text those that `info` does not name come from
@@ -24,5 +25,8 @@ typedef struct HuggingFace HuggingFace;
 Status hugging_face_open(HuggingFace **model, const char *folder);
 void hugging_face_close(HuggingFace *model);
 const CheckpointInfo *hugging_face_info(const HuggingFace *model);
+void hugging_face_note(const HuggingFace *model, Text *out); // adds a line where tensors are in MXFP4
 // Reads a rectangle of a weight, as model_source_read does. Any number of threads may read.
 Status hugging_face_read(const HuggingFace *model, const char *name, Rect rect, float *out, int64_t stride);
+// The name in its files of the tensor that has an element of a weight.
+const char *hugging_face_tensor_at(const HuggingFace *model, const char *name, int64_t row, int64_t col);

@@ -185,11 +185,22 @@ static Status read_latents(Config *c, const Family *f, ModelShape *s) {
         c->what, s->heads, s->groups, rotated, s->value_size);
 }
 
+// Of the sigmoid in the gate of GPT-OSS.
+#define QUICK_SLOPE 1.702
+
 // The activation of the gate, or of an MLP without one.
 static Status read_activation(Config *c, const Family *f, ModelShape *s) {
     static const char *const silu[] = {"silu", NULL}, *const gelu[] = {"gelu_pytorch_tanh", "gelu_new", NULL},
                              *const relu[] = {"relu2", NULL};
     int word;
+    double slope = QUICK_SLOPE;
+    if (f->is.activation == ACTIVATION_QUICK_GEGLU) {
+        TRY(config_real(c, "swiglu_alpha", 0, 1e3, &slope));
+        if (slope != QUICK_SLOPE)
+            return fail(ERR_UNAVAILABLE, "%s: a swiglu_alpha of %g is not supported: it is %g in all models",
+                        c->what, slope, QUICK_SLOPE);
+        return config_word(c, f->activation, silu, &word);
+    }
     if (f->is.activation == ACTIVATION_SWIGLU) return config_word(c, f->activation, silu, &word);
     // Gemma's older files have "hidden_act" beside it, which nobody reads.
     if (!strcmp(f->activation, "hidden_activation")) config_member(c, "hidden_act");
@@ -244,6 +255,7 @@ static Status read_llama(Config *c, const Family *f, ModelShape *s) {
 
 // ---- the whole file ---------------------------------------------------------------------------------
 
+// Leaves `dtype` as it is where nothing is said.
 static Status read_dtype(Config *c, const char **dtype) {
     const struct {
         const char *theirs, *ours;
@@ -251,7 +263,6 @@ static Status read_dtype(Config *c, const char **dtype) {
     const Json *newer = config_member(c, "dtype"), *older = config_member(c, "torch_dtype");
     const Json *type = config_is_given(newer) ? newer : older;
     const char *word = json_string(type);
-    *dtype = "f32";
     for (size_t i = 0; word && i < sizeof types / sizeof *types; i++)
         if (!strcmp(word, types[i].theirs)) {
             *dtype = types[i].ours;
@@ -260,6 +271,19 @@ static Status read_dtype(Config *c, const char **dtype) {
     if (!config_is_given(type)) return OK;
     return fail(ERR_UNAVAILABLE, "%s: tensors of type \"%.40s\" are not supported", c->what,
                 word ? word : "?");
+}
+
+// Which tensors are in MXFP4 the files tell themselves. They hold bf16 numbers exactly.
+static Status read_quantization(Config *c, const char **dtype) {
+    const Json *how = config_member(c, "quantization_config");
+    const char *method = json_string(json_member(how, "quant_method"));
+    if (!config_is_given(how)) return OK;
+    if (method && !strcmp(method, "mxfp4")) return *dtype = "bf16", OK;
+    return fail(
+        ERR_UNAVAILABLE,
+        "%s: quantization_config: weights quantised by %.40s are not read, by mxfp4 they are: take the "
+        "model in 16 bits, or a GGUF file of it",
+        c->what, method ? method : "an unknown method");
 }
 
 // AutoModel decides by model_type: a Mistral whose architecture is LlamaForCausalLM would get a window.
@@ -296,7 +320,8 @@ Status config_read(const Json *root, const char *what, CheckpointInfo *info, con
     ModelShape *shape = &info->shape;
     *shape = (ModelShape){.seed = 1234};
     if (root->type != JSON_OBJECT) return fail(ERR_DATA, "%s: not a JSON object", what);
-    TRY(config_must_be_absent(&c, "quantization_config"));
+    info->dtype = "f32";
+    TRY(read_quantization(&c, &info->dtype));
     TRY(read_dtype(&c, &info->dtype));
     TRY(tokens_read(root, what, &info->tokens));
     TRY(read_architecture(&c, shape, family));

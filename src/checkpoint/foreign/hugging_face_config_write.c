@@ -195,7 +195,8 @@ static void write_no_rope(const ModelShape *s, const Family *f, Text *out) {
 
 static const char *activation_name(Activation activation) {
     switch (activation) {
-    case ACTIVATION_SWIGLU: return "silu";
+    case ACTIVATION_SWIGLU:
+    case ACTIVATION_QUICK_GEGLU: return "silu";
     case ACTIVATION_GELU_ERF: return "gelu";
     case ACTIVATION_RELU_SQUARED: return "relu2";
     case ACTIVATION_GEGLU: return "gelu_pytorch_tanh";

@@ -81,7 +81,7 @@ typedef struct {
 static Status write_companions(const ModelSource *source, const char *folder, const Tokenizer *tokenizer) {
     Companions companions;
     Status status = companions_read(&companions, source, tokenizer);
-    if (status == OK) status = companions_write(&companions, folder);
+    if (status == OK) status = companions_write(&companions, folder, false);
     companions_free(&companions);
     return status;
 }

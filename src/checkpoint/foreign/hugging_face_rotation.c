@@ -154,7 +154,8 @@ static Status take_share(const Config *c, const Family *f, double share, ModelSh
 }
 
 Status config_rotation(Config *c, const Family *f, ModelShape *s) {
-    Rotation rotation = {.latent = f->says & SAYS_LATENT,
+    Rotation rotation = {.rope = f->is.rope,
+                         .latent = f->says & SAYS_LATENT,
                          .base = f->is.rotary_base > 0 ? f->is.rotary_base : 10000,
                          .share = f->rotary_share > 0 ? f->rotary_share : 1,
                          .positions = s->positions,

@@ -115,7 +115,7 @@ static Status commit_with(Import *import, const CheckpointNames *names, int lock
     TRY(own_tokenizer(import, &own));
     Companions companions;
     Status status = companions_read(&companions, import->source, own);
-    if (status == OK) status = companions_write(&companions, names->temporary);
+    if (status == OK) status = companions_write(&companions, names->temporary, true);
     if (status == OK)
         status = checkpoint_commit(names, lock, &info, import->tokenizer ? import->tokenizer : own,
                                    import->records, import->num_shards);

@@ -1,221 +1,36 @@
-// The table of names of our weights in Hugging Face and GGUF, and which of our rows their tensors consist of.
+// Which rows of our weights the tensors of Hugging Face and GGUF consist of, by the table of their names.
 #include "checkpoint/foreign/mapping.h"
 #include "nn/expert_loads.h"
+#include "nn/layers.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 // ---- the table ----------------------------------------------------------------------------------------
 
-// Our name without "decoder.layers.N." and ".weight", the families' names for which the row is, and the names of
-// Hugging Face and of GGUF without the suffix. NULL: it is no part of that format's. The numbers in a name are those of
-// the layer and of the expert; experts without a number are in one tensor, one after the other.
+// A row of tensor_names.def.
 typedef struct {
     const char *ours;
     WeightPart part;
     unsigned names;
     const char *theirs[NUM_FORMATS];
+    bool bare;
 } Row;
 
-// Names that stand apart from each other for one weight are rows of their own.
-#define SEPARATE (NAMES_LIKE_LLAMA & ~NAMES_FUSED & ~NAMES_LATENT)
-#define GATED    (NAMES_LLAMA | NAMES_AFTER | NAMES_LATENT)
-#define EXPERTS  (NAMES_LLAMA | NAMES_LATENT)
-#define NOT_NEOX (NAMES_GPT2 | NAMES_LIKE_LLAMA)
-// Queries, then keys, then values of all heads in one tensor.
-#define TOGETHER(names, hugging_face, gguf)                                                                  \
-    {"self_attention.linear_qkv", PART_QUERY, names, {hugging_face, gguf}},                                  \
-        {"self_attention.linear_qkv", PART_KEY, names, {hugging_face, gguf}}, {                              \
-        "self_attention.linear_qkv", PART_VALUE, names, { hugging_face, gguf }                               \
-    }
+#define ROW(ours, part, names, hugging_face, gguf)  {ours, part, names, {hugging_face, gguf}, false},
+#define BARE(ours, part, names, hugging_face, gguf) {ours, part, names, {hugging_face, gguf}, true},
 static const Row table[] = {
-    {"embedding.word_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wte", "token_embd"}},
-    {"embedding.word_embeddings", PART_ALL, NAMES_LIKE_LLAMA, {"model.embed_tokens", "token_embd"}},
-    {"embedding.word_embeddings", PART_ALL, NAMES_NEOX, {"gpt_neox.embed_in", "token_embd"}},
-    {"embedding.position_embeddings", PART_ALL, NAMES_GPT2, {"transformer.wpe", "position_embd"}},
-    {"input_layernorm", PART_ALL, NAMES_GPT2, {"transformer.h.%d.ln_1", "blk.%d.attn_norm"}},
-    {"input_layernorm", PART_ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
-    {"input_layernorm", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.input_layernorm", "blk.%d.attn_norm"}},
-    TOGETHER(NAMES_GPT2, "transformer.h.%d.attn.c_attn", "blk.%d.attn_qkv"),
-    {"self_attention.linear_qkv",
-     PART_QUERY,
-     SEPARATE,
-     {"model.layers.%d.self_attn.q_proj", "blk.%d.attn_q"}},
-    {"self_attention.linear_qkv", PART_KEY, SEPARATE, {"model.layers.%d.self_attn.k_proj", "blk.%d.attn_k"}},
-    {"self_attention.linear_qkv",
-     PART_VALUE,
-     SEPARATE,
-     {"model.layers.%d.self_attn.v_proj", "blk.%d.attn_v"}},
-    TOGETHER(NAMES_FUSED, "model.layers.%d.self_attn.qkv_proj", "blk.%d.attn_qkv"),
-    {"self_attention.linear_qkv",
-     PART_ALL,
-     NAMES_NEOX,
-     {"gpt_neox.layers.%d.attention.query_key_value", NULL}},
-    TOGETHER(NAMES_NEOX, NULL, "blk.%d.attn_qkv"),
-    {"self_attention.q_layernorm",
-     PART_ALL,
-     SEPARATE,
-     {"model.layers.%d.self_attn.q_norm", "blk.%d.attn_q_norm"}},
-    {"self_attention.k_layernorm",
-     PART_ALL,
-     SEPARATE,
-     {"model.layers.%d.self_attn.k_norm", "blk.%d.attn_k_norm"}},
-    {"self_attention.linear_q_proj",
-     PART_ROTATED_LAST,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.q_proj", "blk.%d.attn_q"}},
-    {"self_attention.linear_q_down_proj",
-     PART_ALL,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.q_a_proj", "blk.%d.attn_q_a"}},
-    {"self_attention.q_layernorm",
-     PART_ALL,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.q_a_layernorm", "blk.%d.attn_q_a_norm"}},
-    {"self_attention.linear_q_up_proj",
-     PART_ROTATED_LAST,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.q_b_proj", "blk.%d.attn_q_b"}},
-    {"self_attention.linear_kv_down_proj",
-     PART_KEY_LAST,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.kv_a_proj_with_mqa", "blk.%d.attn_kv_a_mqa"}},
-    {"self_attention.kv_layernorm",
-     PART_ALL,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.kv_a_layernorm", "blk.%d.attn_kv_a_norm"}},
-    {"self_attention.linear_kv_up_proj",
-     PART_ALL,
-     NAMES_LATENT,
-     {"model.layers.%d.self_attn.kv_b_proj", "blk.%d.attn_kv_b"}},
-    {"self_attention.linear_proj",
-     PART_ALL,
-     NAMES_GPT2,
-     {"transformer.h.%d.attn.c_proj", "blk.%d.attn_output"}},
-    {"self_attention.linear_proj",
-     PART_ALL,
-     NAMES_LIKE_LLAMA,
-     {"model.layers.%d.self_attn.o_proj", "blk.%d.attn_output"}},
-    {"self_attention.linear_proj",
-     PART_ALL,
-     NAMES_NEOX,
-     {"gpt_neox.layers.%d.attention.dense", "blk.%d.attn_output"}},
-    {"post_self_attn_layernorm",
-     PART_ALL,
-     NAMES_AFTER,
-     {"model.layers.%d.post_attention_layernorm", "blk.%d.post_attention_norm"}},
-    {"pre_mlp_layernorm", PART_ALL, NAMES_GPT2, {"transformer.h.%d.ln_2", "blk.%d.ffn_norm"}},
-    {"pre_mlp_layernorm",
-     PART_ALL,
-     NAMES_LIKE_LLAMA & ~NAMES_AFTER,
-     {"model.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
-    {"pre_mlp_layernorm",
-     PART_ALL,
-     NAMES_AFTER,
-     {"model.layers.%d.pre_feedforward_layernorm", "blk.%d.ffn_norm"}},
-    {"pre_mlp_layernorm",
-     PART_ALL,
-     NAMES_NEOX,
-     {"gpt_neox.layers.%d.post_attention_layernorm", "blk.%d.ffn_norm"}},
-    {"mlp.linear_fc1", PART_ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_fc", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", PART_GATE, GATED, {"model.layers.%d.mlp.gate_proj", "blk.%d.ffn_gate"}},
-    {"mlp.linear_fc1", PART_UP, GATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", PART_ALL, NAMES_FUSED, {"model.layers.%d.mlp.gate_up_proj", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", PART_ALL, NAMES_UNGATED, {"model.layers.%d.mlp.up_proj", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc1", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_h_to_4h", "blk.%d.ffn_up"}},
-    {"mlp.linear_fc2", PART_ALL, NAMES_GPT2, {"transformer.h.%d.mlp.c_proj", "blk.%d.ffn_down"}},
-    {"mlp.linear_fc2", PART_ALL, NAMES_LIKE_LLAMA, {"model.layers.%d.mlp.down_proj", "blk.%d.ffn_down"}},
-    {"mlp.linear_fc2", PART_ALL, NAMES_NEOX, {"gpt_neox.layers.%d.mlp.dense_4h_to_h", "blk.%d.ffn_down"}},
-    {"mlp.router", PART_ALL, EXPERTS, {"model.layers.%d.mlp.gate", "blk.%d.ffn_gate_inp"}},
-    {"mlp.router", PART_ALL, NAMES_MIXTRAL, {"model.layers.%d.block_sparse_moe.gate", "blk.%d.ffn_gate_inp"}},
-    {"mlp.experts.linear_fc1",
-     PART_GATE,
-     EXPERTS,
-     {"model.layers.%d.mlp.experts.%d.gate_proj", "blk.%d.ffn_gate_exps"}},
-    {"mlp.experts.linear_fc1",
-     PART_UP,
-     EXPERTS,
-     {"model.layers.%d.mlp.experts.%d.up_proj", "blk.%d.ffn_up_exps"}},
-    {"mlp.experts.linear_fc2",
-     PART_ALL,
-     EXPERTS,
-     {"model.layers.%d.mlp.experts.%d.down_proj", "blk.%d.ffn_down_exps"}},
-    {"mlp.experts.linear_fc1",
-     PART_GATE,
-     NAMES_MIXTRAL,
-     {"model.layers.%d.block_sparse_moe.experts.%d.w1", "blk.%d.ffn_gate_exps"}},
-    {"mlp.experts.linear_fc1",
-     PART_UP,
-     NAMES_MIXTRAL,
-     {"model.layers.%d.block_sparse_moe.experts.%d.w3", "blk.%d.ffn_up_exps"}},
-    {"mlp.experts.linear_fc2",
-     PART_ALL,
-     NAMES_MIXTRAL,
-     {"model.layers.%d.block_sparse_moe.experts.%d.w2", "blk.%d.ffn_down_exps"}},
-    {"mlp.router",
-     PART_ALL,
-     NAMES_GRANITE_MOE,
-     {"model.layers.%d.block_sparse_moe.router.layer", "blk.%d.ffn_gate_inp"}},
-    {"mlp.experts.linear_fc1",
-     PART_ALL,
-     NAMES_GRANITE_MOE,
-     {"model.layers.%d.block_sparse_moe.input_linear", NULL}},
-    {"mlp.experts.linear_fc1", PART_GATE, NAMES_GRANITE_MOE, {NULL, "blk.%d.ffn_gate_exps"}},
-    {"mlp.experts.linear_fc1", PART_UP, NAMES_GRANITE_MOE, {NULL, "blk.%d.ffn_up_exps"}},
-    {"mlp.experts.linear_fc2",
-     PART_ALL,
-     NAMES_GRANITE_MOE,
-     {"model.layers.%d.block_sparse_moe.output_linear", "blk.%d.ffn_down_exps"}},
-    {"mlp.shared_experts.linear_fc1",
-     PART_GATE,
-     NAMES_LATENT,
-     {"model.layers.%d.mlp.shared_experts.gate_proj", "blk.%d.ffn_gate_shexp"}},
-    {"mlp.shared_experts.linear_fc1",
-     PART_UP,
-     NAMES_LATENT,
-     {"model.layers.%d.mlp.shared_experts.up_proj", "blk.%d.ffn_up_shexp"}},
-    {"mlp.shared_experts.linear_fc2",
-     PART_ALL,
-     NAMES_LATENT,
-     {"model.layers.%d.mlp.shared_experts.down_proj", "blk.%d.ffn_down_shexp"}},
-    {"mlp.shared_experts.linear_fc1",
-     PART_GATE,
-     NAMES_LLAMA,
-     {"model.layers.%d.mlp.shared_expert.gate_proj", "blk.%d.ffn_gate_shexp"}},
-    {"mlp.shared_experts.linear_fc1",
-     PART_UP,
-     NAMES_LLAMA,
-     {"model.layers.%d.mlp.shared_expert.up_proj", "blk.%d.ffn_up_shexp"}},
-    {"mlp.shared_experts.linear_fc2",
-     PART_ALL,
-     NAMES_LLAMA,
-     {"model.layers.%d.mlp.shared_expert.down_proj", "blk.%d.ffn_down_shexp"}},
-    {"mlp.shared_experts",
-     PART_ALL,
-     NAMES_LLAMA,
-     {"model.layers.%d.mlp.shared_expert_gate", "blk.%d.ffn_gate_inp_shexp"}},
-    {"post_mlp_layernorm",
-     PART_ALL,
-     NAMES_AFTER,
-     {"model.layers.%d.post_feedforward_layernorm", "blk.%d.post_ffw_norm"}},
-    {"decoder.final_layernorm", PART_ALL, NAMES_GPT2, {"transformer.ln_f", "output_norm"}},
-    {"decoder.final_layernorm", PART_ALL, NAMES_LIKE_LLAMA, {"model.norm", "output_norm"}},
-    {"decoder.final_layernorm", PART_ALL, NAMES_NEOX, {"gpt_neox.final_layer_norm", "output_norm"}},
-    {"output_layer", PART_ALL, NAMES_NEOX, {"embed_out", "output"}},
-    {"output_layer", PART_ALL, NOT_NEOX, {"lm_head", "output"}},
+#include "checkpoint/foreign/tensor_names.def"
 };
-#undef SEPARATE
-#undef GATED
-#undef EXPERTS
-#undef NOT_NEOX
-#undef TOGETHER
+#undef ROW
+#undef BARE
 
-enum { NUM_ROWS = sizeof table / sizeof *table, MAX_PARTS = 3 };
+enum { NUM_ROWS = sizeof table / sizeof *table, MOST_STRIPS = 3 };
 
 // The parts of one of our names.
 typedef struct {
     char stem[96];
-    const char *suffix; // "weight", "bias", ROUTER_BIAS or SHARED_GATE, inside the name
+    const char *suffix; // "weight", "bias", ROUTER_BIAS, SHARED_GATE or SOFTMAX_OFFSET, inside the name
     int layer;          // -1: it is not part of a layer
 } Name;
 
@@ -232,12 +47,24 @@ static Name take_apart(const WeightSpec *weight) {
 
 bool weight_is_vector(const WeightSpec *weight) {
     const char *dot = strrchr(weight->name, '.');
-    return !strcmp(dot, ".bias") || !strcmp(dot, "." ROUTER_BIAS) || strstr(weight->name, "layernorm.");
+    return !strcmp(dot, ".bias") || !strcmp(dot, "." ROUTER_BIAS) || !strcmp(dot, "." SOFTMAX_OFFSET) ||
+           strstr(weight->name, "layernorm.");
+}
+
+Rect vector_rect(const WeightSpec *weight, Rect rect, int64_t i) {
+    return (Rect){(rect.row + i) * weight->cols + rect.col, 0, rect.cols, 1};
+}
+
+static const char *suffix_of(const Row *row, Format format, const Name *ours) {
+    if (row->bare && format == FORMAT_HUGGING_FACE) return !strcmp(ours->suffix, "bias") ? "_bias" : "";
+    if (!strcmp(ours->suffix, "bias")) return ".bias";
+    return !strcmp(ours->suffix, ROUTER_BIAS) ? ".e_score_correction_bias" : ".weight";
 }
 
 // Puts the numbers of the layer and of the expert in a name.
-static void name_theirs(char out[96], const char *pattern, const Name *ours, int expert) {
+static void name_theirs(char out[96], const Row *row, Format format, const Name *ours, int expert) {
     const int numbers[] = {ours->layer, expert};
+    const char *pattern = row->theirs[format];
     size_t size = 0;
     for (int n = 0; *pattern; n++) {
         const char *number = strstr(pattern, "%d");
@@ -247,10 +74,7 @@ static void name_theirs(char out[96], const char *pattern, const Name *ours, int
         if (number) size += (size_t)snprintf(out + size, 96 - size, "%d", numbers[n]), pattern += 2;
         CHECK(size < 96, "the name of a tensor of %s is too long", ours->stem);
     }
-    const char *suffix = !strcmp(ours->suffix, ROUTER_BIAS)   ? "e_score_correction_bias"
-                         : !strcmp(ours->suffix, SHARED_GATE) ? "weight"
-                                                              : ours->suffix;
-    snprintf(out + size, 96 - size, ".%s", suffix);
+    snprintf(out + size, 96 - size, "%s", suffix_of(row, format, ours));
 }
 
 static bool is_of_experts(const Row *row) { return !strncmp(row->ours, "mlp.experts.", 12); }
@@ -270,7 +94,8 @@ typedef struct {
     Format format;
 } Maker;
 
-static int64_t weight_rows(const WeightSpec *w) { return weight_is_vector(w) ? w->cols : w->rows; }
+// Vectors of experts, a row each, follow each other as one column.
+static int64_t weight_rows(const WeightSpec *w) { return weight_is_vector(w) ? w->rows * w->cols : w->rows; }
 
 WeightStrip weight_strip(const ModelShape *s, WeightPart part, int64_t rows) {
     int64_t size = s->head_size, groups = model_groups(s), queries = s->heads / groups * size;
@@ -291,10 +116,11 @@ static TheirTensor *last_tensor(Mapping *m) {
     return m->num_tensors ? &m->tensors[m->num_tensors - 1] : NULL;
 }
 
-// Which rows of a tensor are stored in another order.
-static void find_order(const Maker *maker, WeightPart part, TheirTensor *t) {
+// Which rows of a tensor, `rows` of each matrix, are stored in another order.
+static void find_order(const Maker *maker, WeightPart part, int64_t rows, TheirTensor *t) {
     const ModelShape *s = maker->shape;
     unsigned says = maker->family->says;
+    if (part == PART_IN_TURN) t->permuted = rows;
     bool rotated = part == PART_QUERY || part == PART_KEY;
     if (maker->format == FORMAT_GGUF && says & PAIRS_IN_GGUF && rotated) t->permuted = s->head_size;
     if (!(says & PAIRS_IN_FILES) || (part != PART_ROTATED_LAST && part != PART_KEY_LAST)) return;
@@ -309,16 +135,18 @@ static TheirTensor *add_tensor(const Maker *maker, const char *name, const Weigh
     snprintf(t->name, sizeof t->name, "%s", name);
     t->cols = t->is_vector ? 1 : ours->cols;
     bool linear = !strncmp(row->ours, "self_attention.", 15) || !strncmp(row->ours, "mlp.", 4);
-    bool conv1d = maker->format == FORMAT_HUGGING_FACE && maker->family->names == NAMES_GPT2 && linear;
-    t->transposed = t->is_vector || conv1d;
-    find_order(maker, row->part, t);
+    bool hugging_face = maker->format == FORMAT_HUGGING_FACE, together = false;
+    bool conv1d = hugging_face && maker->family->names == NAMES_GPT2 && linear;
+    if (is_of_experts(row)) together = !are_experts_apart(row, maker->format);
+    if (together) t->matrices = maker->shape->experts;
+    t->transposed = t->is_vector || conv1d || (hugging_face && row->bare && together);
+    find_order(maker, row->part, weight_rows(ours) / (together ? t->matrices : 1), t);
     // llama.cpp's norms scale by what is in the file.
     bool scales = strstr(ours->name, "layernorm.weight");
     if (maker->format == FORMAT_GGUF && maker->shape->norm_offset && scales) t->plus = 1;
     t->is_choice = strstr(ours->name, "." ROUTER_BIAS);
     t->is_fp32 = !strcmp(row->ours, "embedding.position_embeddings") || !strcmp(row->ours, "mlp.router") ||
                  !strcmp(row->ours, "mlp.shared_experts");
-    if (is_of_experts(row) && !are_experts_apart(row, maker->format)) t->matrices = maker->shape->experts;
     return t;
 }
 
@@ -346,7 +174,7 @@ static void add_part(const Maker *maker, int weight, const Name *name, const Row
     if (!apart) strip.groups *= experts;
     if (apart) strip.block = all;
     for (int e = 0; e < (apart ? experts : 1); e++, strip.at += rows) {
-        name_theirs(theirs, row->theirs[maker->format], name, e);
+        name_theirs(theirs, row, maker->format, name, e);
         add_strip(maker, theirs, row, strip);
     }
 }
@@ -418,9 +246,9 @@ Status mapping_create(Mapping *m, const ModelShape *shape, const Family *family,
     Maker maker = {.mapping = m, .shape = shape, .family = family, .format = format};
     TRY(model_weights(shape, &m->weights, &m->num_weights));
     // 2 for the tied output and the divisors.
-    size_t room = (size_t)m->num_weights * MAX_PARTS + 2;
+    size_t room = (size_t)m->num_weights * MOST_STRIPS + 2;
     if (mapping_has_experts_apart(family, format))
-        room += (size_t)shape->layers * (size_t)shape->experts * MAX_PARTS;
+        room += (size_t)shape->layers * (size_t)shape->experts * MOST_STRIPS;
     m->tensors = calloc(room, sizeof *m->tensors);
     m->strips = calloc(room, sizeof *m->strips);
     if (!m->tensors || !m->strips) {
@@ -464,12 +292,16 @@ int mapping_find(const Mapping *m, const char *weight) {
     CHECK(false, "the model has no weight %s", weight);
 }
 
+int64_t tensor_matrix_rows(const TheirTensor *t) { return t->matrices ? t->rows / t->matrices : t->rows; }
+
 int tensor_shape(const TheirTensor *t, int64_t shape[3]) {
-    shape[0] = t->transposed && !t->is_vector ? t->cols : t->rows;
-    shape[1] = t->transposed ? t->rows : t->cols;
-    if (t->is_vector || !t->matrices) return t->is_vector ? 1 : 2;
-    shape[0] = t->matrices, shape[1] = t->rows / t->matrices, shape[2] = t->cols;
-    return 3;
+    int64_t rows = tensor_matrix_rows(t);
+    int n = 0;
+    if (t->matrices) shape[n++] = t->matrices;
+    if (!t->is_vector && t->transposed) shape[n++] = t->cols;
+    shape[n++] = rows;
+    if (!t->is_vector && !t->transposed) shape[n++] = t->cols;
+    return n;
 }
 
 // ---- rows of a strip --------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Translates between our weights and the tensors of Hugging Face and GGUF. One table of names (mapping.c) serves both
-// directions, both formats and all families. The weights come from the registry of parameters.
+// Translates between our weights and the tensors of Hugging Face and GGUF. One table of names (tensor_names.def) serves
+// both directions, both formats and all families. The weights come from the registry of parameters.
 //
 // Our layout is Megatron-LM's: the queries, keys and values of a group of heads are in one tensor, next to each other,
 // and so are gate and up. Other formats have separate tensors, or stack all queries, then all keys, then all values.
@@ -7,14 +7,15 @@
 #pragma once
 #include "checkpoint/foreign/family.h"
 
-// A tensor of the other format, oriented as ours are: [out, in]; a vector is a column.
+// A tensor of the other format, oriented as ours are: [out, in]; a vector is a column, and so are those of all experts
+// together.
 typedef struct {
     char name[96];
     int64_t rows, cols;
     bool is_vector;
     bool is_fp32;    // in GGUF, whatever the type of the others: the table of positions, routers, gates
     bool is_choice;  // biases by which experts are chosen: fp32 in all files
-    bool transposed; // the file stores [cols, rows]; true for every vector
+    bool transposed; // the file stores [cols, rows], of each matrix; true for every vector
     // Experts whose rows it has, one after the other: the file has a dimension for them. 0: it is a matrix or vector.
     int64_t matrices;
     // Rows of a head, of which those from `plain` on are stored in another order: the first of one half of them, the
@@ -26,7 +27,8 @@ typedef struct {
 } TheirTensor;
 
 // Rows of a weight: all, those of queries, keys or values, or one half of fc1.
-// The last two are all rows, too, where the last of each head, or of the weight, are rotated columns.
+// Of two more that are all rows the last of each head, or of the weight, are rotated columns; of the last one the file
+// has the rows of gate and up in turn.
 typedef enum {
     PART_ALL,
     PART_QUERY,
@@ -35,7 +37,8 @@ typedef enum {
     PART_GATE,
     PART_UP,
     PART_ROTATED_LAST,
-    PART_KEY_LAST
+    PART_KEY_LAST,
+    PART_IN_TURN
 } WeightPart;
 
 // Rows of one of our weights that follow each other in one tensor of the other format, from its row `first` on. They
@@ -61,9 +64,14 @@ bool mapping_has_experts_apart(const Family *family, Format format);
 Status mapping_create(Mapping *mapping, const ModelShape *shape, const Family *family, Format format);
 void mapping_destroy(Mapping *mapping);
 int mapping_find(const Mapping *mapping, const char *weight); // the number of a weight that it has (CHECK)
+// The name of the tensor that has an element of a weight (mapping_rows.c).
+const char *mapping_tensor_at(const Mapping *mapping, const char *weight, int64_t row, int64_t col);
+int64_t tensor_matrix_rows(const TheirTensor *tensor); // of the matrix or vector of each expert, or of all
 // Writes the dimensions of a tensor in files where the slowest one comes first, and returns how many they are.
 int tensor_shape(const TheirTensor *tensor, int64_t shape[3]);
 bool weight_is_vector(const WeightSpec *weight);
+// Row i of a rectangle of a vector, or of the vectors of all experts, in the column that these are in a mapping.
+Rect vector_rect(const WeightSpec *weight, Rect rect, int64_t i);
 // The rows of a part of a weight of `rows` rows: a strip that is of no tensor yet.
 WeightStrip weight_strip(const ModelShape *shape, WeightPart part, int64_t rows);
 int64_t strip_rows_before(const WeightStrip *strip,

@@ -15,7 +15,7 @@ static Status read_strip(const Mapping *m, ModelSource *source, const WeightStri
         if (run > end - i) run = end - i;
         int64_t ours = strip_row(s, tensor_row_ours(t, i));
         Rect from = {ours, rect.col, run, rect.cols};
-        if (weight_is_vector(weight)) from = (Rect){0, ours, 1, run};
+        if (weight_is_vector(weight)) from = (Rect){ours / weight->cols, ours % weight->cols, 1, run};
         TRY(model_source_read(source, weight->name, from, out + (s->first + i - rect.row) * rect.cols,
                               from.cols));
     }
@@ -43,13 +43,14 @@ static void transpose(const float *from, int64_t rows, int64_t cols, float *to) 
             for (int64_t r = row; r < row + TILE && r < rows; r++) to[col * rows + r] = from[r * cols + col];
 }
 
-// Where the file stores it transposed, its lines are columns.
-static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int64_t first, int64_t count,
-                         float *scratch, float *out) {
+// Where the file stores it transposed, its lines are columns: of each matrix those from `row` on.
+static Status read_lines(const Mapping *m, ModelSource *source, int tensor, int64_t row, int64_t first,
+                         int64_t count, float *scratch, float *out) {
     const TheirTensor *t = &m->tensors[tensor];
+    int64_t rows = t->is_vector ? t->rows : tensor_matrix_rows(t);
     if (!t->transposed) return read_rect(m, source, tensor, (Rect){first, 0, count, t->cols}, out);
-    TRY(read_rect(m, source, tensor, (Rect){0, first, t->rows, count}, scratch));
-    transpose(scratch, t->rows, count, out);
+    TRY(read_rect(m, source, tensor, (Rect){row, first, rows, count}, scratch));
+    transpose(scratch, rows, count, out);
     return OK;
 }
 
@@ -61,18 +62,20 @@ static Status pass(TakePiece *take, void *self, const float *elements, int64_t c
 
 Status tensor_stream(const Mapping *m, ModelSource *source, int tensor, TakePiece *take, void *self) {
     const TheirTensor *t = &m->tensors[tensor];
-    int64_t lines = t->transposed ? t->cols : t->rows, line = t->transposed ? t->rows : t->cols;
+    int64_t rows = t->transposed && !t->is_vector ? tensor_matrix_rows(t) : t->rows;
+    int64_t lines = t->transposed ? t->cols : rows, line = t->transposed ? rows : t->cols;
     int64_t most = line < MAX_READ ? MAX_READ / line : 1;
     if (most > lines) most = lines;
     float *piece = malloc((size_t)(2 * most * line) * sizeof *piece);
     if (!piece) return fail(ERR_OS, "no memory for %" PRId64 " elements of %s", 2 * most * line, t->name);
     Status status = OK;
-    for (int64_t first = 0; status == OK && first < lines; first += most) {
-        int64_t count = lines - first < most ? lines - first : most;
-        status = read_lines(m, source, tensor, first, count, piece + most * line, piece);
-        for (int64_t i = 0; status == OK && t->plus != 0 && i < count * line; i++) piece[i] += t->plus;
-        if (status == OK) status = pass(take, self, piece, count * line);
-    }
+    for (int64_t row = 0; row < t->rows; row += rows)
+        for (int64_t first = 0; status == OK && first < lines; first += most) {
+            int64_t count = lines - first < most ? lines - first : most;
+            status = read_lines(m, source, tensor, row, first, count, piece + most * line, piece);
+            for (int64_t i = 0; status == OK && t->plus != 0 && i < count * line; i++) piece[i] += t->plus;
+            if (status == OK) status = pass(take, self, piece, count * line);
+        }
     free(piece);
     return status;
 }

@@ -209,7 +209,7 @@ static void find_cores(MpiWorld *world, MPI_Comm node, const CommOptions *option
     all[rank] = world_cores(options, rank);
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)sizeof *all, MPI_BYTE, node);
     bool fits = cores_divide(all, size, threads, rank, world_sysfs(options), &mine);
-    world->spins = fits ? SPINS : 0;
+    world->spins = fits && world_has_time(size, threads) ? SPINS : 0;
     if (fits && options->bind_cores) cores_bind(&mine);
     free(all);
 }

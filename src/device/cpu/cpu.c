@@ -12,6 +12,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#ifdef TRIREME_ARM_LEVELS
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
 
 // ---- the variants -----------------------------------------------------------------------------------------
 
@@ -51,6 +56,31 @@ static bool runs_v4_amx(void) {
     { [F32] = &cpu_backend_v4_F32, [BF16] = &cpu_backend_##bf16##_BF16, [F16] = &cpu_backend_v4_F16 }
 
 #endif
+#ifdef TRIREME_ARM_LEVELS
+extern const Backend cpu_backend_neonbf16_BF16;
+
+static bool runs_neon_bf16(void) { return getauxval(AT_HWCAP2) & HWCAP2_BF16; }
+
+// Code for SVE is compiled for one width: that which Linux gives this process.
+static bool has_sve(int bytes) {
+    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return false;
+    int length = prctl(PR_SVE_GET_VL);
+    return length >= 0 && (length & PR_SVE_VL_LEN_MASK) == bytes;
+}
+
+static bool runs_sve256(void) { return has_sve(32); }
+static bool runs_sve512(void) { return has_sve(64); }
+static bool runs_sve256_bf16(void) { return runs_sve256() && runs_neon_bf16(); }
+static bool runs_sve512_bf16(void) { return runs_sve512() && runs_neon_bf16(); }
+
+// Every arm64 CPU has vectors of 4 floats and multiplies them as `fused` does. SVE is for products in fp32 alone.
+#define OF_NEON(bf16)                                                                                        \
+    {                                                                                                        \
+        [F32] = &cpu_backend_baseline_F32, [BF16] = &cpu_backend_##bf16##_BF16,                              \
+        [F16] = &cpu_backend_baseline_F16                                                                    \
+    }
+
+#endif
 
 const CpuVariant cpu_variants[] = {
 #ifdef TRIREME_X86_LEVELS
@@ -58,6 +88,13 @@ const CpuVariant cpu_variants[] = {
     {"avx512_bf16", "x86-64-v4 avx512_bf16", OF_V4(v4bf16), runs_v4_bf16},
     {"avx512", "x86-64-v4", OF_V4(v4), runs_v4},
     {"avx2", "x86-64-v3", OF(v3), runs_v3},
+#endif
+#ifdef TRIREME_ARM_LEVELS
+    {"sve512_bf16", "armv8-a sve512 bf16", OF_NEON(neonbf16), runs_sve512_bf16},
+    {"sve512", "armv8-a sve512", OF_NEON(baseline), runs_sve512},
+    {"sve256_bf16", "armv8-a sve256 bf16", OF_NEON(neonbf16), runs_sve256_bf16},
+    {"sve256", "armv8-a sve256", OF_NEON(baseline), runs_sve256},
+    {"neon_bf16", "armv8-a bf16", OF_NEON(neonbf16), runs_neon_bf16},
 #endif
     {"baseline", "baseline", OF(baseline), always},
 };
@@ -104,24 +141,11 @@ const CpuVariant *cpu_best(void) {
 
 static const Backend *best(DType element) { return cpu_best()->of[element]; }
 
-bool cpu_multiplies_bf16(void) {
-#ifdef TRIREME_X86_LEVELS
-    return (best(BF16) == &cpu_backend_v4amx_BF16 || best(BF16) == &cpu_backend_v4bf16_BF16) &&
-           cpu_may_use_bf16();
-#else
-    return false;
-#endif
-}
+bool cpu_multiplies_bf16(void) { return strstr(cpu_best()->isa, "bf16") && cpu_may_use_bf16(); }
 
 DType cpu_factor_type(DType element) { return element == BF16 && cpu_multiplies_bf16() ? BF16 : F32; }
 
-bool cpu_has_amx(void) {
-#ifdef TRIREME_X86_LEVELS
-    return best(BF16) == &cpu_backend_v4amx_BF16 && cpu_may_use_amx();
-#else
-    return false;
-#endif
-}
+bool cpu_has_amx(void) { return strstr(cpu_best()->isa, "amx") && cpu_may_use_amx(); }
 
 // The user may limit oneDNN to an older instruction set than the kernels use.
 static char kernels_here[64];

@@ -10,7 +10,7 @@
 
 typedef struct {
     const char *name;              // "avx512": a value of TRIREME_MAX_CPU_ISA
-    const char *isa;               // "x86-64-v4"
+    const char *isa;               // "x86-64-v4", with units for products: "bf16", "amx", "sve256"
     const Backend *of[NUM_DTYPES]; // by element type
     bool (*runs_here)(void);
 } CpuVariant;
@@ -159,6 +159,7 @@ bool cpu_by_amx(const Matmul *args);
 // have these instructions.
 CpuTileSizes cpu_amx_sizes(const Product *tile); // depends on its sizes and the type of d
 void cpu_amx_product(const Product *tile, float *workspace);
+// On arm64 its instruction for matrices takes two pairs at a time (mmla.c).
 CpuTileSizes cpu_pairs_sizes(const Product *tile); // also on whether a is transposed
 void cpu_pairs_product(const Product *tile, float *workspace);
 

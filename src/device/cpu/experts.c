@@ -38,9 +38,13 @@ static float largest_of(const float *x, int64_t n) {
     return max;
 }
 
-static void find_scores(const RouterRules *rules, Tensor logits, int64_t row, Scores *s) {
+static bool uses_scores(const RouterRules *rules) { return rules->sigmoid || rules->pre_softmax; }
+
+// The logits, and where they are needed the rest.
+static void find_scores(const RouterRules *rules, Tensor logits, int64_t row, bool needed, Scores *s) {
     s->n = (int)logits.cols;
     s->logits = floats_of(logits, row);
+    if (!needed) return;
     float max = largest_of(s->logits, s->n), sum = exponentials(s->logits, s->n, max, s->softmax);
     s->log_sum = max + logf(sum);
     for (int64_t i = 0; i < s->n; i += LANES) {
@@ -68,7 +72,7 @@ static float find_weights(const RouterRules *rules, const Scores *s, const int32
                           float weights[MAX_TOPK]) {
     float own[MAX_TOPK] = {0}, sum = 0;
     int k = rules->topk;
-    bool by_score = rules->sigmoid || rules->pre_softmax;
+    bool by_score = uses_scores(rules);
     for (int j = 0; j < k; j++) own[j] = (by_score ? s->scores : s->logits)[chosen[j]];
     if (by_score) memcpy(weights, own, (size_t)k * sizeof *own);
     if (!by_score) exponentials(own, k, largest_of(own, k), weights);
@@ -86,7 +90,7 @@ void CPU_NAME(cpu_router_forward)(const Exec *exec, const RouterForward *p) {
     for (int64_t row = 0; row < p->logits.rows; row++) {
         Scores s;
         float weights[MAX_TOPK];
-        find_scores(&p->rules, p->logits, row, &s);
+        find_scores(&p->rules, p->logits, row, uses_scores(&p->rules), &s);
         choose_by(p, &s, ints_of(p->experts, row));
         find_weights(&p->rules, &s, ints_of(p->experts, row), weights);
         for (int j = 0; j < k; j++) floats_of(p->weights, row)[j] = factor * weights[j];
@@ -98,7 +102,7 @@ static void add_row(const RouterSums *p, int64_t row, int64_t sample) {
     double values[MAX_EXPERTS];
     int32_t chosen[MAX_TOPK];
     Scores s;
-    find_scores(&p->rules, p->logits, row, &s);
+    find_scores(&p->rules, p->logits, row, true, &s);
     for (int i = 0; i < s.n; i++) values[i] = (double)s.logits[i];
     choose_largest(values, s.n, p->rules.topk, chosen);
     for (int j = 0; j < p->rules.topk; j++) counts[chosen[j]] += 1;
@@ -151,13 +155,13 @@ static void balance_gradient(const RouterBackward *p, const Scores *s, int64_t r
 }
 
 void CPU_NAME(cpu_router_backward)(const Exec *exec, const RouterBackward *p) {
+    bool has_losses = p->counts.data || p->z != 0;
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->logits))) schedule(static)
     for (int64_t row = 0; row < p->logits.rows; row++) {
         Scores s;
-        float dlogits[MAX_EXPERTS], weight;
-        find_scores(&p->rules, p->logits, row, &s);
-        weight = 2 * p->z * s.log_sum;
-        for (int i = 0; i < s.n; i++) dlogits[i] = weight * s.softmax[i];
+        float dlogits[MAX_EXPERTS];
+        find_scores(&p->rules, p->logits, row, has_losses || uses_scores(&p->rules), &s);
+        for (int i = 0; i < s.n; i++) dlogits[i] = p->z != 0 ? 2 * p->z * s.log_sum * s.softmax[i] : 0;
         weights_gradient(p, &s, row, dlogits);
         if (p->counts.data) balance_gradient(p, &s, row, dlogits);
         for (int64_t i = 0; i < s.n; i += LANES)
@@ -234,17 +238,20 @@ void CPU_NAME(cpu_gather_rows)(const Exec *exec, const GatherRows *p) {
     }
 }
 
+// A weight of 1 leaves a sum as it is without one.
 static void combine_row(const CombineRows *p, int64_t row) {
     const int32_t *positions = ints_of(p->positions, row);
-    const float *weights = p->weights.data ? floats_of(p->weights, row) : NULL;
-    int64_t k = p->positions.cols, cols = p->y.cols;
-    for (int64_t c = 0; c < cols; c += LANES) {
+    const Element *from[MAX_TOPK];
+    float weights[MAX_TOPK];
+    int count = 0;
+    for (int64_t j = 0; j < p->positions.cols; j++) {
+        if (positions[j] < 0) continue;
+        from[count] = row_of(p->x, positions[j]);
+        weights[count++] = p->weights.data ? floats_of(p->weights, row)[j] : 1;
+    }
+    for (int64_t c = 0, cols = p->y.cols; c < cols; c += LANES) {
         Floats sum = {0};
-        for (int64_t j = 0; j < k; j++) {
-            if (positions[j] < 0) continue;
-            Floats x = load_e(row_of(p->x, positions[j]) + c, cols - c);
-            sum = weights ? fused(splat(weights[j]), x, sum) : sum + x;
-        }
+        for (int j = 0; j < count; j++) sum = fused(splat(weights[j]), load_e(from[j] + c, cols - c), sum);
         store_e(row_of(p->y, row) + c, cols - c, sum);
     }
 }

@@ -151,13 +151,36 @@ static inline void swiglu_row(const SwigluForward *p, bool is_gelu, int64_t row)
     if (c < cols) swiglu_at(gate, up, bias, y, is_gelu, cols, c, cols - c);
 }
 
+static const float QUICK = 1.702f;
+
+// GATE_QUICK: g sigmoid(1.702 g) (u + offset), of what the clamp leaves of g and u. A NaN stays one.
+static inline void quick_at(const SwigluForward *p, const Element *gate, Element *y, int64_t c,
+                            int64_t left) {
+    const Element *bias = p->bias.data;
+    int64_t cols = p->y.cols;
+    Floats g = load_e(gate + c, left) + load_optional(bias, c, left);
+    Floats u = load_e(gate + cols + c, left) + load_optional(bias, cols + c, left), most = splat(p->clamp);
+    g = choose(g > most, most, g);
+    u = choose(u > most, most, choose(u < -most, -most, u));
+    Floats z = g * QUICK, e = exponential_of_base_2(choose(z > 80.0f, splat(80.0f), z) * LOG2_E);
+    store_e(y + c, left, g * (e * reciprocal(1.0f + e)) * (u + p->offset));
+}
+
+static void quick_row(const SwigluForward *p, int64_t row) {
+    int64_t cols = p->y.cols, c = 0;
+    const Element *gate = row_of(p->x, row);
+    Element *y = row_of(p->y, row);
+    for (; c + LANES <= cols; c += LANES) quick_at(p, gate, y, c, LANES);
+    if (c < cols) quick_at(p, gate, y, c, cols - c);
+}
+
 static void cpu_swiglu_forward(const Exec *exec, const SwigluForward *p) {
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->x))) schedule(static)
-    for (int64_t row = 0; row < p->x.rows; row++)
-        if (p->gelu)
-            swiglu_row(p, true, row);
-        else
-            swiglu_row(p, false, row);
+    for (int64_t row = 0; row < p->x.rows; row++) switch (p->form) {
+        case GATE_SILU: swiglu_row(p, false, row); break;
+        case GATE_GELU: swiglu_row(p, true, row); break;
+        case GATE_QUICK: quick_row(p, row); break;
+        }
 }
 
 // With s = sigmoid(g): dg = dy u (s + g s (1 - s)), du = dy g s. As for gelu, e = exp(-|g|) gives both s
@@ -182,6 +205,34 @@ static inline void geglu_backward_at(const Element *dy, const Element *x, const 
     store_e(dx + cols + c, left, d * gelu(g));
 }
 
+// With s = sigmoid(1.702 g), of what the clamp leaves of g and u: dg = dy (u + offset) (s + 1.702 g s (1 - s)), and
+// du = dy g s; of what it cuts off both are 0.
+static inline void quick_backward_at(const SwigluBackward *p, const Element *dy, const Element *x,
+                                     Element *dx, int64_t c, int64_t left) {
+    const Element *bias = p->bias.data;
+    int64_t cols = p->dy.cols;
+    Floats g = load_e(x + c, left) + load_optional(bias, c, left);
+    Floats u = load_e(x + cols + c, left) + load_optional(bias, cols + c, left), d = load_e(dy + c, left);
+    Floats most = splat(p->clamp), none = splat(0.0f);
+    Ints cut_g = g > most, above = u > most, below = u < -most;
+    g = choose(cut_g, most, g);
+    u = choose(above, most, choose(below, -most, u));
+    Floats z = g * QUICK;
+    Ints negative = z < 0;
+    Floats e = exponential_of_base_2(choose(negative, z, -z) * LOG2_E);
+    Floats large = reciprocal(1.0f + e), small = e * large, s = choose(negative, small, large);
+    store_e(dx + c, left, choose(cut_g, none, d * (u + p->offset) * fused(z, small * large, s)));
+    store_e(dx + cols + c, left, choose(above | below, none, d * (g * s)));
+}
+
+static void quick_backward_row(const SwigluBackward *p, int64_t row) {
+    int64_t cols = p->dy.cols, c = 0;
+    const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row);
+    Element *dx = row_of(p->dx, row);
+    for (; c + LANES <= cols; c += LANES) quick_backward_at(p, dy, x, dx, c, LANES);
+    if (c < cols) quick_backward_at(p, dy, x, dx, c, cols - c);
+}
+
 static void geglu_backward_row(const SwigluBackward *p, int64_t row) {
     const Element *dy = row_of(p->dy, row), *x = row_of(p->x, row), *bias = p->bias.data;
     Element *dx = row_of(p->dx, row);
@@ -200,11 +251,11 @@ static void swiglu_backward_row(const SwigluBackward *p, int64_t row) {
 
 static void cpu_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
 #pragma omp parallel for num_threads(cpu_team(exec, tensor_count(p->x))) schedule(static)
-    for (int64_t row = 0; row < p->x.rows; row++)
-        if (p->gelu)
-            geglu_backward_row(p, row);
-        else
-            swiglu_backward_row(p, row);
+    for (int64_t row = 0; row < p->x.rows; row++) switch (p->form) {
+        case GATE_SILU: swiglu_backward_row(p, row); break;
+        case GATE_GELU: geglu_backward_row(p, row); break;
+        case GATE_QUICK: quick_backward_row(p, row); break;
+        }
 }
 
 // ---- dropout, residual ------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ extern const Backend cpu_backend_v3_F32, cpu_backend_v4_F32;
 void cpu_product_v3_F32(const Product *product);
 void cpu_product_v4_F32(const Product *product);
 #endif
+#ifdef TRIREME_ARM_LEVELS
+void cpu_product_sve256_F32(const Product *product);
+void cpu_product_sve512_F32(const Product *product);
+#endif
 
 void cpu_product_f32(const Product *p) {
 #ifdef TRIREME_X86_LEVELS
@@ -19,6 +23,17 @@ void cpu_product_f32(const Product *p) {
     }
     if (kernels == &cpu_backend_v3_F32) {
         cpu_product_v3_F32(p);
+        return;
+    }
+#endif
+#ifdef TRIREME_ARM_LEVELS
+    const char *isa = cpu_best()->isa;
+    if (strstr(isa, "sve512")) {
+        cpu_product_sve512_F32(p);
+        return;
+    }
+    if (strstr(isa, "sve256")) {
+        cpu_product_sve256_F32(p);
         return;
     }
 #endif

@@ -1,11 +1,16 @@
-// Matrix products in fp32 of one instruction set, for builds without oneDNN. Sums of ROWS x COLS elements of d stay in
-// registers along a panel of the sum, then go to d, which keeps the rounding of long sums small. The right factor is
-// packed strip by strip, the left one is read where it lies. An element of d is added up in the order of the sum alone:
-// neither its place nor the size of d changes a bit.
+// Matrix products in fp32 of one instruction set, for arm64 and for builds without oneDNN. Sums of ROWS x COLS elements
+// of d stay in registers along a panel of the sum, then go to d, which keeps the rounding of long sums small. The right
+// factor is packed strip by strip, the left one is read where it lies. An element of d is added up in the order of the
+// sum alone: neither its place nor the size of d changes a bit.
 #include "device/cpu/cpu.h"
 #include "device/cpu/vector.h"
 
-enum { ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 4, VECTORS = 2, COLS = VECTORS * LANES, DEPTH = 256 };
+#if defined(__aarch64__) // 32 registers of any width
+enum { ROWS = 8, VECTORS = 3 };
+#else
+enum { ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 4, VECTORS = 2 };
+#endif
+enum { COLS = VECTORS * LANES, DEPTH = 256 };
 
 // Elements [k, k + depth) x [col, col + cols) of the right factor: COLS of each row, the missing ones zero.
 static void pack(float *packed, const Factor *b, int64_t k, int64_t depth, int64_t col, int64_t cols) {
@@ -46,11 +51,12 @@ static void add_products(Floats sums[ROWS][VECTORS], const Left *left, const flo
     memcpy(s, sums, sizeof s);
     for (int64_t i = 0; i < depth; i++, packed += COLS) {
         Floats b[VECTORS];
-        memcpy(b, packed, sizeof b);
+#pragma GCC unroll 3
+        for (int v = 0; v < VECTORS; v++) b[v] = load(packed + v * LANES, LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
             Floats a = splat(left->row[r][i * left->step]);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
             for (int v = 0; v < VECTORS; v++) s[r][v] = fused(a, b[v], s[r][v]);
         }
     }

@@ -11,13 +11,21 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#elif __ARM_FEATURE_SVE_BITS
+#include <arm_sve.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__) || __ARM_FEATURE_SVE_BITS == 512
 enum { LANES = 16 };
 #define LOW_PAIRS  0, 8, 1, 9, 2, 10, 3, 11
 #define HIGH_PAIRS 4, 12, 5, 13, 6, 14, 7, 15
-#elif defined(__AVX2__)
-#include <immintrin.h>
+#elif defined(__AVX2__) || __ARM_FEATURE_SVE_BITS == 256
 enum { LANES = 8 };
 #define LOW_PAIRS  0, 4, 1, 5
 #define HIGH_PAIRS 2, 6, 3, 7
@@ -25,11 +33,6 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #define LOW_PAIRS  0, 2
 #define HIGH_PAIRS 1, 3
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
 #endif
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
@@ -110,6 +113,8 @@ static inline __mmask16 not_rounded_by_bf16(Floats x) {
 static inline Halves narrow_bf16(Floats x) {
 #if defined(__AVX512BF16__)
     if (__builtin_expect(!not_rounded_by_bf16(x), 1)) return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return (Halves)vcvt_bf16_f32((float32x4_t)x);
 #endif
     Words bits = (Words)x, rounded = bits + (bits >> 16 & 1) + 0x7fff, quiet = bits | 0x400000;
 #if defined(__AVX512F__)
@@ -202,6 +207,8 @@ static inline Floats fused(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif __ARM_FEATURE_SVE_BITS
+    return svmla_x(svptrue_b32(), c, a, b);
 #elif defined(__ARM_FEATURE_FMA) && defined(__ARM_NEON)
     return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else

@@ -1,5 +1,5 @@
-// Activations: GELU in its two forms, squared ReLU, SwiGLU and GeGLU, soft caps, each with the gradient of its input. A
-// thread treats a pack of columns.
+// Activations: GELU in its two forms, squared ReLU, SwiGLU and other gates, soft caps, each with the gradient of its
+// input. A thread treats a pack of columns.
 #include "device/cuda/portable.h"
 
 // ---- functions: as cpu/kernels.c has them -----------------------------------------------------------------
@@ -162,10 +162,26 @@ extern "C" void cuda_bias_gelu_backward(const Exec *exec, const BiasGeluBackward
 
 // ---- SwiGLU -----------------------------------------------------------------------------------------------
 
+static __device__ constexpr float QUICK = 1.702f; // of GATE_QUICK
+
+// What is left of a column that nothing may be above, or beyond on both sides. A NaN stays one.
+DEVICE float cut_above(float x, float most) { return x > most ? most : x; }
+DEVICE float cut_both(float x, float most) { return x > most ? most : x < -most ? -most : x; }
+
+// y of a gate and an up column.
+template <GateForm FORM> DEVICE float gated(float g, float u, float offset, float clamp) {
+    if constexpr (FORM == GATE_SILU) return silu(g) * u;
+    if constexpr (FORM == GATE_GELU) return tanh_gelu(g) * u;
+    g = cut_above(g, clamp);
+    const float z = g * QUICK, e = exponential_of_base_2((z > 80.0f ? 80.0f : z) * LOG2_E);
+    return g * (e * reciprocal(1.0f + e)) * (cut_both(u, clamp) + offset);
+}
+
 // `cols` of y; x has twice as many, the gates first. At most 56 registers, 16 bytes a load.
-template <class E, bool WHOLE, bool GELU>
+template <class E, bool WHOLE, GateForm FORM>
 __global__ void __launch_bounds__(ROW_THREADS)
-    swiglu_forward_kernel(const E *x, const E *bias, E *y, int64_t rows, int64_t cols) {
+    swiglu_forward_kernel(const E *x, const E *bias, E *y, int64_t rows, int64_t cols, float offset,
+                          float clamp) {
     const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
     if (row >= rows || left <= 0) return;
     const E *gates = x + row * 2 * cols + c;
@@ -176,17 +192,36 @@ __global__ void __launch_bounds__(ROW_THREADS)
     UNROLL
     for (int i = 0; i < Pack<E>::WIDTH; i++) {
         const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]);
-        out.e[i] =
-            from_float<E>((GELU ? tanh_gelu(g) : silu(g)) * (to_float(up.e[i]) + to_float(up_offset.e[i])));
+        const float u = to_float(up.e[i]) + to_float(up_offset.e[i]);
+        out.e[i] = from_float<E>(gated<FORM>(g, u, offset, clamp));
     }
     store_pack<WHOLE>(y + row * cols + c, left, out);
 }
 
-// With s = sigmoid(g): dg = dy u (s + g s (1 - s)), du = dy g s. From e = exp(-|g|) both s and 1 - s come without
-// cancellation. dx may be x. At most 64 registers, 16 bytes a load.
-template <class E, bool WHOLE, bool GELU>
+typedef struct {
+    float gate, up;
+} GateSlopes;
+
+// With s = sigmoid(z), z = g or for GATE_QUICK 1.702 g: dg = dy u (s + z s (1 - s)), du = dy g s. From e = exp(-|z|)
+// both s and 1 - s come without cancellation. What the clamp cuts off has no gradient.
+template <GateForm FORM>
+DEVICE GateSlopes slopes_of_gate(float dy, float g, float u, float offset, float clamp) {
+    if constexpr (FORM == GATE_GELU) return GateSlopes{dy * u * tanh_gelu_slope(g), dy * tanh_gelu(g)};
+    const bool quick = FORM == GATE_QUICK, cut_g = quick && g > clamp;
+    const bool cut_u = quick && (u > clamp || u < -clamp);
+    if (quick) g = cut_above(g, clamp), u = cut_both(u, clamp) + offset;
+    const float z = quick ? g * QUICK : g;
+    const bool negative = z < 0;
+    const float e = exponential_of_base_2((negative ? z : -z) * LOG2_E);
+    const float large = reciprocal(1.0f + e), small = e * large, s = negative ? small : large;
+    return GateSlopes{cut_g ? 0 : dy * u * fmaf(z, small * large, s), cut_u ? 0 : dy * (g * s)};
+}
+
+// dx may be x. At most 64 registers, 16 bytes a load.
+template <class E, bool WHOLE, GateForm FORM>
 __global__ void __launch_bounds__(ROW_THREADS)
-    swiglu_backward_kernel(const E *dy, const E *x, const E *bias, E *dx, int64_t rows, int64_t cols) {
+    swiglu_backward_kernel(const E *dy, const E *x, const E *bias, E *dx, int64_t rows, int64_t cols,
+                           float offset, float clamp) {
     const int64_t row = row_of_thread(), c = pack_of_thread() * Pack<E>::WIDTH, left = cols - c;
     if (row >= rows || left <= 0) return;
     const int64_t at = row * 2 * cols + c;
@@ -196,53 +231,57 @@ __global__ void __launch_bounds__(ROW_THREADS)
     Pack<E> gate = load_pack<WHOLE>(x + at, left), up = load_pack<WHOLE>(x + at + cols, left);
     UNROLL
     for (int i = 0; i < Pack<E>::WIDTH; i++) {
-        const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]), dy_i = to_float(d.e[i]);
+        const float g = to_float(gate.e[i]) + to_float(gate_offset.e[i]);
         const float u = to_float(up.e[i]) + to_float(up_offset.e[i]);
-        if constexpr (GELU) {
-            gate.e[i] = from_float<E>(dy_i * u * tanh_gelu_slope(g));
-            up.e[i] = from_float<E>(dy_i * tanh_gelu(g));
-            continue;
-        }
-        const bool negative = g < 0;
-        const float e = exponential_of_base_2((negative ? g : -g) * LOG2_E);
-        const float large = reciprocal(1.0f + e), small = e * large, s = negative ? small : large;
-        gate.e[i] = from_float<E>(dy_i * u * fmaf(g, small * large, s));
-        up.e[i] = from_float<E>(dy_i * (g * s));
+        const GateSlopes slopes = slopes_of_gate<FORM>(to_float(d.e[i]), g, u, offset, clamp);
+        gate.e[i] = from_float<E>(slopes.gate);
+        up.e[i] = from_float<E>(slopes.up);
     }
     store_pack<WHOLE>(dx + at, left, gate);
     store_pack<WHOLE>(dx + at + cols, left, up);
 }
 
-template <class E, bool WHOLE, bool GELU>
+template <class E, bool WHOLE, GateForm FORM>
 static void launch_swiglu(const Exec *exec, const SwigluForward *p) {
     const RowLaunch l = row_launch(p->y.rows, blocks_of(p->y.cols, Pack<E>::WIDTH));
-    LAUNCH((swiglu_forward_kernel<E, WHOLE, GELU>), l.grid, l.block, 0, stream_of(exec), (const E *)p->x.data,
-           (const E *)p->bias.data, (E *)p->y.data, p->y.rows, p->y.cols);
+    LAUNCH((swiglu_forward_kernel<E, WHOLE, FORM>), l.grid, l.block, 0, stream_of(exec), (const E *)p->x.data,
+           (const E *)p->bias.data, (E *)p->y.data, p->y.rows, p->y.cols, p->offset, p->clamp);
 }
 
-template <class E, bool WHOLE, bool GELU>
+template <class E, bool WHOLE, GateForm FORM>
 static void launch_swiglu_backward(const Exec *exec, const SwigluBackward *p) {
     const RowLaunch l = row_launch(p->dy.rows, blocks_of(p->dy.cols, Pack<E>::WIDTH));
-    LAUNCH((swiglu_backward_kernel<E, WHOLE, GELU>), l.grid, l.block, 0, stream_of(exec),
+    LAUNCH((swiglu_backward_kernel<E, WHOLE, FORM>), l.grid, l.block, 0, stream_of(exec),
            (const E *)p->dy.data, (const E *)p->x.data, (const E *)p->bias.data, (E *)p->dx.data, p->dy.rows,
-           p->dy.cols);
+           p->dy.cols, p->offset, p->clamp);
+}
+
+template <class E, bool WHOLE> static void launch_gate(const Exec *exec, const SwigluForward *p) {
+    switch (p->form) {
+    case GATE_SILU: launch_swiglu<E, WHOLE, GATE_SILU>(exec, p); break;
+    case GATE_GELU: launch_swiglu<E, WHOLE, GATE_GELU>(exec, p); break;
+    case GATE_QUICK: launch_swiglu<E, WHOLE, GATE_QUICK>(exec, p); break;
+    }
+}
+
+template <class E, bool WHOLE> static void launch_gate_backward(const Exec *exec, const SwigluBackward *p) {
+    switch (p->form) {
+    case GATE_SILU: launch_swiglu_backward<E, WHOLE, GATE_SILU>(exec, p); break;
+    case GATE_GELU: launch_swiglu_backward<E, WHOLE, GATE_GELU>(exec, p); break;
+    case GATE_QUICK: launch_swiglu_backward<E, WHOLE, GATE_QUICK>(exec, p); break;
+    }
 }
 
 // Rows of y that are whole packs make halves of x that are.
 template <class E> static void swiglu_forward_of(const Exec *exec, const SwigluForward *p) {
-    if (has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y))
-        p->gelu ? launch_swiglu<E, true, true>(exec, p) : launch_swiglu<E, true, false>(exec, p);
-    else
-        p->gelu ? launch_swiglu<E, false, true>(exec, p) : launch_swiglu<E, false, false>(exec, p);
+    const bool whole = has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->y);
+    whole ? launch_gate<E, true>(exec, p) : launch_gate<E, false>(exec, p);
 }
 
 template <class E> static void swiglu_backward_of(const Exec *exec, const SwigluBackward *p) {
-    if (has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx))
-        p->gelu ? launch_swiglu_backward<E, true, true>(exec, p)
-                : launch_swiglu_backward<E, true, false>(exec, p);
-    else
-        p->gelu ? launch_swiglu_backward<E, false, true>(exec, p)
-                : launch_swiglu_backward<E, false, false>(exec, p);
+    const bool whole =
+        has_whole_packs(p->dy) && has_whole_packs(p->x) && has_whole_packs(p->bias) && has_whole_packs(p->dx);
+    whole ? launch_gate_backward<E, true>(exec, p) : launch_gate_backward<E, false>(exec, p);
 }
 
 extern "C" void cuda_swiglu_forward(const Exec *exec, const SwigluForward *args) {

@@ -86,6 +86,32 @@ static void reference_bias_gelu_backward(const Exec *exec, const BiasGeluBackwar
 
 static double sigmoid(double g) { return 1 / (1 + exp(-g)); }
 
+static const double QUICK = 1.702; // of GATE_QUICK
+
+static double gate_of(GateForm form, double g) {
+    if (form == GATE_GELU) return gelu(g);
+    return g * sigmoid(form == GATE_QUICK ? QUICK * g : g);
+}
+
+static double gate_slope(GateForm form, double g) {
+    double a = form == GATE_QUICK ? QUICK : 1, s = sigmoid(a * g);
+    return form == GATE_GELU ? gelu_slope(g) : s * (1 + a * g * (1 - s));
+}
+
+// What the gate and the up column of GATE_QUICK become before they are used; they cut off nothing of others.
+static double cut_gate(GateForm form, double g, float clamp) {
+    return form == GATE_QUICK && g > (double)clamp ? (double)clamp : g;
+}
+
+static double cut_up(GateForm form, double u, float clamp) {
+    double most = (double)clamp;
+    return form != GATE_QUICK ? u : u > most ? most : u < -most ? -most : u;
+}
+
+static double factor_of_gate(GateForm form, double u, float clamp, float offset) {
+    return cut_up(form, u, clamp) + (form == GATE_QUICK ? (double)offset : 0);
+}
+
 static void reference_swiglu_forward(const Exec *exec, const SwigluForward *p) {
     (void)exec;
     int64_t cols = p->y.cols;
@@ -93,7 +119,8 @@ static void reference_swiglu_forward(const Exec *exec, const SwigluForward *p) {
         int64_t c = i % cols, at = i / cols * 2 * cols + c;
         double g = load(p->x, at) + load_or_zero(p->bias, c);
         double u = load(p->x, at + cols) + load_or_zero(p->bias, c + cols);
-        store(p->y, i, (p->gelu ? gelu(g) : g * sigmoid(g)) * u);
+        double gate = gate_of(p->form, cut_gate(p->form, g, p->clamp));
+        store(p->y, i, gate * factor_of_gate(p->form, u, p->clamp, p->offset));
     }
 }
 
@@ -104,9 +131,11 @@ static void reference_swiglu_backward(const Exec *exec, const SwigluBackward *p)
         int64_t c = i % cols, at = i / cols * 2 * cols + c;
         double g = load(p->x, at) + load_or_zero(p->bias, c);
         double u = load(p->x, at + cols) + load_or_zero(p->bias, c + cols);
-        double dy = load(p->dy, i), s = sigmoid(g);
-        store(p->dx, at, dy * u * (p->gelu ? gelu_slope(g) : s * (1 + g * (1 - s))));
-        store(p->dx, at + cols, dy * (p->gelu ? gelu(g) : g * s));
+        double dy = load(p->dy, i), cut = cut_gate(p->form, g, p->clamp);
+        double factor = factor_of_gate(p->form, u, p->clamp, p->offset);
+        bool cut_g = g > cut, cut_u = fabs(u) > fabs(cut_up(p->form, u, p->clamp));
+        store(p->dx, at, cut_g ? 0 : dy * factor * gate_slope(p->form, g));
+        store(p->dx, at + cols, cut_u ? 0 : dy * gate_of(p->form, cut));
     }
 }
 

@@ -7,7 +7,7 @@
 extern const ShippedFile shipped_page[];
 extern const int num_shipped_page;
 
-static const char *shipped(const char *name) {
+const char *page_part(const char *name) {
     for (int i = 0; i < num_shipped_page; i++)
         if (!strcmp(shipped_page[i].name, name)) return shipped_page[i].text;
     CHECK(false, "no part of the page is named %s", name);
@@ -30,11 +30,11 @@ void html_head(Text *out, const char *title) {
                   "<meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n"
                   "<title>");
     html_text(out, title);
-    text_add(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", shipped("style"));
+    text_add(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", page_part("style"));
 }
 
 void html_end(Text *out) {
-    text_add(out, "</main>\n<script>\n%s</script>\n</body>\n</html>\n", shipped("script"));
+    text_add(out, "</main>\n<script>\n%s</script>\n</body>\n</html>\n", page_part("script"));
 }
 
 static void add_head(const PlanReport *report, Text *out) {
@@ -84,9 +84,9 @@ static void add_grid_words(const ParallelConfig *c, Text *out) {
     text_add(out, num_axes ? " parallel" : "on <b>one device</b>");
 }
 
-static void add_words(const PlanReport *report, Text *out) {
+void html_advice(const PlanReport *report, Text *out) {
     const ParallelConfig *c = &report->chosen->config;
-    text_add(out, "<p class=\"advice\">%s ", report->given ? "Asked about:" : "Run it");
+    text_add(out, report->given ? "Asked about: " : "Run it ");
     add_grid_words(c, out);
     text_add(out, ", with microbatches of <b>%d</b>", c->microbatch);
     if (grid_along(c->grid, AXIS_PP) > 1) text_add(out, " in the <b>%s</b> schedule", c->schedule);
@@ -99,7 +99,7 @@ static void add_words(const PlanReport *report, Text *out) {
     if (c->sequence_parallel) text_add(out, "; sequence parallel");
     if (c->zero_stage == 1) text_add(out, "; distributed optimizer");
     if (c->zero_stage > 1) text_add(out, "; ZeRO stage %d", c->zero_stage);
-    text_add(out, ".</p>\n");
+    text_add(out, ".");
 }
 
 void html_figure(Text *out, const char *name, Word value, const char *note, ...) {
@@ -111,6 +111,14 @@ void html_figure(Text *out, const char *name, Word value, const char *note, ...)
     text_add(out, "<div><dt>%s</dt><dd>%s<small>%s</small></dd></div>\n", name, value.text, text);
 }
 
+static void add_energy_figure(const PlanReport *report, Text *out) {
+    double kwh = plan_report_kwh(report, report->chosen->step_s);
+    Text power = {0};
+    add_power(report->costs->machine, &power);
+    if (kwh > 0) html_figure(out, "Energy, at most", word_energy(kwh), "%s", text_string(&power));
+    text_free(&power);
+}
+
 static void add_run_figures(const PlanReport *report, Text *out) {
     const Prediction *p = report->chosen;
     if (report->tokens <= 0) return;
@@ -120,6 +128,7 @@ static void add_run_figures(const PlanReport *report, Text *out) {
     if (report->price > 0)
         html_figure(out, "Cost", word_dollars(plan_report_dollars(report, p->step_s)), "$%.2f per %s hour",
                     report->price, device_word(report->costs->machine));
+    add_energy_figure(report, out);
 }
 
 static void add_memory_figure(const MemoryNeed *need, Text *out) {
@@ -128,12 +137,11 @@ static void add_memory_figure(const MemoryNeed *need, Text *out) {
                 verdicts[memory_verdict(need)]);
 }
 
-static void add_figures(const PlanReport *report, Text *out) {
+void html_step_figures(const PlanReport *report, Text *out) {
     const Prediction *p = report->chosen;
     const Machine *machine = report->costs->machine;
     char rate[80];
     snprintf(rate, sizeof rate, "TFLOP/s per %s", device_word(machine));
-    text_add(out, "<dl class=\"figures\">\n");
     html_figure(out, "Step", word_seconds(p->step_s), "%s to %s%s", word_seconds(p->low_s).text,
                 word_seconds(p->high_s).text, plan_report_extrapolates(report, p) ? ", extrapolated" : "");
     html_figure(out, rate, word_number(p->tflops), "%s PFLOP/s together",
@@ -144,8 +152,6 @@ static void add_figures(const PlanReport *report, Text *out) {
     html_figure(out, "Bubble", word_percent(p->bubble), "%s microbatch%s", word_count(microbatches).text,
                 microbatches > 1 ? "es" : "");
     add_memory_figure(&p->memory, out);
-    add_run_figures(report, out);
-    text_add(out, "</dl>\n");
 }
 
 static void add_flags(const char *title, const char *id, const Text *flags, Text *out) {
@@ -180,12 +186,17 @@ static void add_misfit(const PlanReport *report, Text *out) {
 
 static void add_advice(const PlanReport *report, Text *out) {
     text_add(out, "<section>\n");
-    add_words(report, out);
+    text_add(out, "<p class=\"advice\">");
+    html_advice(report, out);
+    text_add(out, "</p>\n");
     add_misfit(report, out);
     if (report->result && report->result->perhaps)
         text_add(out, "<p class=\"caution\">Nothing fits for sure: what is shown is within the error of the "
                       "memory that is predicted.</p>\n");
-    add_figures(report, out);
+    text_add(out, "<dl class=\"figures\">\n");
+    html_step_figures(report, out);
+    add_run_figures(report, out);
+    text_add(out, "</dl>\n");
     add_commands(report, out);
     text_add(out, "</section>\n");
 }
@@ -194,6 +205,7 @@ void plan_page(const PlanPage *page, Text *out) {
     add_head(page->report, out);
     add_question(page->report, out);
     add_advice(page->report, out);
+    page_explore(page, out);
     page_ranking(page, out);
     page_step(page, out);
     page_timeline(page, out);

@@ -16,6 +16,7 @@ Word word_gb(double bytes);
 Word word_percent(double share);
 Word word_days(double seconds); // of a whole training run
 Word word_dollars(double dollars);
+Word word_energy(double kwh);
 Word word_tokens(double tokens);
 Word word_change(double share); // signed, in percent
 
@@ -27,6 +28,10 @@ void html_text(Text *out, const char *string); // escaped, for content and attri
 
 void html_head(Text *out, const char *title); // up to the begin of the content
 void html_end(Text *out);
+const char *page_part(const char *name); // the style, or a script: a file of this folder
+// Adds what is recommended, as a sentence; the figures of a step.
+void html_advice(const PlanReport *report, Text *out);
+void html_step_figures(const PlanReport *report, Text *out);
 // Adds a number with its name and a note, in a list of the class "figures".
 void html_figure(Text *out, const char *name, Word value, const char *note, ...)
     __attribute__((format(printf, 4, 5)));
@@ -58,6 +63,7 @@ void html_legend(Text *out, const Ink *inks, int count);
 
 // ---- sections, in the order of the page ---------------------------------------------------------------
 
+void page_explore(const PlanPage *page, Text *out);  // explore.c: other questions
 void page_ranking(const PlanPage *page, Text *out);  // tables.c
 void page_step(const PlanPage *page, Text *out);     // the parts of the winner's time
 void page_reasons(const PlanPage *page, Text *out);  // what one other choice would cost

@@ -79,6 +79,11 @@ Word word_dollars(double dollars) {
     return word;
 }
 
+Word word_energy(double kwh) {
+    if (kwh < 999.5) return with_unit(kwh, "kWh");
+    return kwh < 999.5e3 ? with_unit(kwh / 1e3, "MWh") : with_unit(kwh / 1e6, "GWh");
+}
+
 double tick_step(double most) {
     double power = pow(10, floor(log10(most))), digits = most / power;
     return power * (digits >= 8 ? 2 : digits >= 4 ? 1 : digits >= 1.6 ? 0.5 : 0.2);

@@ -1,4 +1,5 @@
 // Turns the options of a run into the description of an engine: model, mode, layers of each stage.
+#include "base/control_groups.h"
 #include "base/cores.h"
 #include "nn/recipes.h"
 #include "train/engine/engine.h"
@@ -13,13 +14,16 @@ int threads_per_rank(const Options *o, int ranks_here) {
     cores_allowed(&cores);
     // A launcher may have bound each rank; then the cores that this rank may use are its own.
     int share = (launcher_ranks() ? (int)sysconf(_SC_NPROCESSORS_ONLN) : cores.count) / ranks_here;
-    int threads = share < cores.count ? share : cores.count;
+    int quota = control_groups_processors("") / ranks_here;
+    if (share > cores.count) share = cores.count;
+    int threads = share < quota ? share : quota;
     return threads > 0 ? threads : 1;
 }
 
 static Activation activation_of(const Options *o) {
     if (o->swiglu) return ACTIVATION_SWIGLU;
     if (o->geglu) return ACTIVATION_GEGLU;
+    if (o->quick_geglu) return ACTIVATION_QUICK_GEGLU;
     if (o->squared_relu) return ACTIVATION_RELU_SQUARED;
     return o->bias_gelu_fusion || o->openai_gelu ? ACTIVATION_GELU : ACTIVATION_GELU_ERF;
 }
@@ -85,6 +89,7 @@ static ModelFamily family_of_name(const char *name) {
         [FAMILY_OLMOE] = "olmoe",
         [FAMILY_GRANITE_MOE] = "granitemoe",
         [FAMILY_QWEN2_MOE] = "qwen2_moe",
+        [FAMILY_GPT_OSS] = "gpt_oss",
     };
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         if (!strcmp(names[i], name)) return (ModelFamily)i;
