@@ -24,6 +24,7 @@ ep4 --ranks 4 --expert-model-parallel-size 4 --use-distributed-optimizer --moe-d
 t2 --ranks 4 --tp 2
 t2sp --ranks 4 --tp 2 --sequence-parallel --expert-tensor-parallel-size 1 --expert-model-parallel-size 4
 p2 --ranks 4 --pp 2 --expert-model-parallel-size 2 --schedule zb-h1
+pairs --ranks 4 --pp 2 --expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm
 c2 --ranks 2 --context-parallel-size 2 --expert-model-parallel-size 2
 z3 --ranks 4 --expert-model-parallel-size 2 --data-parallel-sharding-strategy optim_grads_params
 full --ranks 2 --expert-model-parallel-size 2 --recompute-granularity full --recompute-method uniform

@@ -202,6 +202,34 @@ static void the_fullest_rank_decides(void) {
            waits.parts.compute);
 }
 
+// A step of pairs takes less time than one of others, and no less than its computes; what is not hidden is what the
+// messages cost.
+static void pairs_hide_messages(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    ModelShape model = mixture();
+    PlanCache *cache;
+    ParallelConfig c = config_of(1, 4, 1, 4);
+    c.groups_experts = true, c.batch = 16 * grid_along(c.grid, AXIS_DP) * c.microbatch;
+    Prediction apart = predicted(&costs, &model, &c);
+    c.schedule = schedule_kind_paired()->name;
+    Prediction paired = predicted(&costs, &model, &c);
+    double bound;
+    EXPECT_OK(plan_cache_open(&cache));
+    EXPECT_OK(predict_bound(cache, &costs, &model, &c, &bound, NULL));
+    plan_cache_close(cache);
+    EXPECT(near(paired.parts.compute, apart.parts.compute, 1e-9), "computes take %g s, not %g",
+           paired.parts.compute, apart.parts.compute);
+    // The first forward and the last backward are alone.
+    EXPECT(paired.parts.experts < apart.parts.experts &&
+               paired.parts.experts >= apart.parts.experts / 16 * (1 - 1e-9),
+           "messages cost %g s of %g", paired.parts.experts, apart.parts.experts);
+    EXPECT(near(apart.step_s - paired.step_s, apart.parts.experts - paired.parts.experts, 1e-9),
+           "a step takes %g s instead of %g", paired.step_s, apart.step_s);
+    EXPECT(bound <= paired.step_s, "a bound of %g s for a step of %g", bound, paired.step_s);
+}
+
 // ---- memory -------------------------------------------------------------------------------------
 
 static void experts_share_memory(void) {
@@ -299,6 +327,11 @@ static void searches_try_all_choices(void) {
 
 // ---- rules --------------------------------------------------------------------------------------
 
+static ParallelConfig paired(ParallelConfig c) {
+    c.schedule = schedule_kind_paired()->name;
+    return c;
+}
+
 static void refusals_name_what_works(void) {
     Machine machine = plain_machine();
     ModelShape model = mixture(), dense = llama_of(4, 64, 4);
@@ -311,6 +344,8 @@ static void refusals_name_what_works(void) {
                  {&dense, config_of(1, 2, 1, 2), "needs a model with experts"},
                  {&model, config_of(1, 3, 1, 3), "does not divide the 8 experts: use 1"},
                  {&model, config_of(1, 8, 1, 4), "does not divide the 4 ranks of a stage: use ep = 4"},
+                 {&model, paired(config_of(1, 4, 1, 4)), NULL},
+                 {&model, paired(config_of(1, 1, 1, 4)), "use ep = 2 or more, or 1f1b"},
                  {&model, config_of(4, 2, 2, 2), "use etp = 4, or 1 with sequence parallelism"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[200] = "";
@@ -326,6 +361,7 @@ int main(int argc, char **argv) {
                                       {"experts are one kernel", experts_are_one_kernel},
                                       {"tokens are sent once", tokens_are_sent_once},
                                       {"the fullest rank decides", the_fullest_rank_decides},
+                                      {"pairs hide messages", pairs_hide_messages},
                                       {"experts share memory", experts_share_memory},
                                       {"own memory has experts", own_memory_has_experts},
                                       {"searches try all choices", searches_try_all_choices},

@@ -33,7 +33,8 @@ static ParallelConfig random_candidate(uint64_t *random) {
     static const int sizes[] = {1, 1, 2, 3, 4, 8};
     int d = sizes[draw(random, 6)], p = sizes[draw(random, 6)], t = 1 << draw(random, 4);
     ParallelConfig c = candidate_of(t, p, d, 1);
-    c.schedule = schedule_kinds[draw(random, num_schedule_kinds)]->name;
+    do c.schedule = schedule_kinds[draw(random, num_schedule_kinds)]->name;
+    while (schedule_kind(c.schedule)->pairs); // for experts
     int required = schedule_kind_chunks(schedule_kind(c.schedule));
     c.chunks = required ? required : 2 + draw(random, 3);
     c.microbatch = 1 << draw(random, 3);

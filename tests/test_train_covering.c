@@ -208,7 +208,7 @@ static bool possible(const Case *one) {
     if (t == 1 && l[RECOMPUTATION] == 5) return false;
     if (c * d == 1 && (l[SHARDED] || l[OVERLAP])) return false;
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
-    if (l[SHARDED] > SHARD_OPTIMIZER && !strcmp(schedule_kinds[l[SCHEDULE]]->name, "paired")) return false;
+    if (l[SHARDED] > SHARD_OPTIMIZER && schedule_kinds[l[SCHEDULE]]->pairs) return false;
     if (p == 1 && l[MESSAGES]) return false;
     bool has_experts = l[MODEL] == RUN_EXPERTS || l[MODEL] == RUN_BIASED_EXPERTS;
     if (l[EXPERT_RANKS] && (!has_experts || c * d == 1)) return false;

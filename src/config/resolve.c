@@ -137,8 +137,8 @@ static Status resolve_open_grid(Options *o) {
     return OK;
 }
 
-static Rule *const open_rules[] = {check_no_stray_words, resolve_model, resolve_open_grid,
-                                   check_required_options, NULL};
+static Rule *const open_rules[] = {check_no_stray_words, resolve_model,          resolve_open_grid,
+                                   resolve_pairs,        check_required_options, NULL};
 
 // ---- all of them ------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 // Mixture of experts: which layers have experts, how many, and how a token's experts are chosen.
 #include "config/defaults.h"
 #include "config/rules.h"
+#include "layout/kinds.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,41 @@ static Status check_beside(const Options *o) {
             return fail(ERR_CONFIG, "--num-experts does not go with %s: %s", refused[i].option,
                         refused[i].why);
     return OK;
+}
+
+// ---- the exchange beside other computes -------------------------------------------------------------------
+
+Status resolve_pairs(Options *o) {
+    const char *paired = schedule_kind_paired()->name;
+    if (!o->overlap_moe_expert_parallel_comm) return OK;
+    if (!o->schedule) {
+        o->schedule = paired;
+        derived(o, OPT_schedule);
+    }
+    if (schedule_kind(o->schedule)->pairs) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--overlap-moe-expert-parallel-comm is the schedule %s, not --schedule %s: leave out one of them",
+        paired, o->schedule);
+}
+
+Status check_pairs(Options *o) {
+    const char *option =
+        o->overlap_moe_expert_parallel_comm ? "--overlap-moe-expert-parallel-comm" : "--schedule paired";
+    if (!schedule_kind(o->shape.schedule)->pairs) return OK;
+    if (o->num_experts == INT_UNSET || o->expert_model_parallel_size == 1)
+        return fail(
+            ERR_CONFIG,
+            "%s hides the exchange of tokens between ranks with other experts, and %s: %s, or leave it out",
+            option, o->num_experts == INT_UNSET ? "the model has none" : "each rank has all of them",
+            o->num_experts == INT_UNSET ? "add --num-experts and --expert-model-parallel-size"
+                                        : "add --expert-model-parallel-size 2 or more");
+    if (o->shape.sharding <= SHARD_OPTIMIZER) return OK;
+    return fail(
+        ERR_CONFIG,
+        "%s computes two layers at a time, and --data-parallel-sharding-strategy %s keeps memory for one: use "
+        "--data-parallel-sharding-strategy %s, or leave it out",
+        option, sharding_names[o->shape.sharding], sharding_names[SHARD_OPTIMIZER]);
 }
 
 Status resolve_experts(Options *o) {

@@ -474,6 +474,7 @@ Rule *const method_rules[] = {check_few_bits,
                               check_gathers,
                               check_grid,
                               check_sums,
+                              check_pairs,
                               check_audits,
                               check_context_parallel,
                               NULL};

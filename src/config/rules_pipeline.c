@@ -397,6 +397,6 @@ static Status resolve_schedule_times(Options *o) {
     return options_schedule_times(o, o->shape.schedule_times);
 }
 
-Rule *const pipeline_rules[] = {check_one_cut,  resolve_layers,         resolve_chunk_count,
-                                resolve_chunks, resolve_schedule,       resolve_groups,
-                                check_schedule, resolve_schedule_times, NULL};
+Rule *const pipeline_rules[] = {
+    resolve_pairs,    check_one_cut,  resolve_layers, resolve_chunk_count,    resolve_chunks,
+    resolve_schedule, resolve_groups, check_schedule, resolve_schedule_times, NULL};

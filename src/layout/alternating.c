@@ -149,6 +149,7 @@ const ScheduleKind kind_paired = {
     .min_chunks = 1,
     .max_chunks = SCHEDULE_MAX_CHUNKS,
     .settings = SETTING_GROUP,
+    .pairs = true,
     .refuse = refuse_interleaved,
     .generate = generate_paired,
     .bubble = bubble_unsplit,

@@ -43,6 +43,12 @@ void schedule_kind_names(unsigned settings, const char *separator, Text *out) {
             text_add(out, "%s%s", count++ ? separator : "", schedule_kinds[i]->name);
 }
 
+const ScheduleKind *schedule_kind_paired(void) {
+    int i = 0;
+    while (!schedule_kinds[i]->pairs) i++;
+    return schedule_kinds[i];
+}
+
 int schedule_kind_chunks(const ScheduleKind *kind) {
     return kind->min_chunks == kind->max_chunks ? kind->min_chunks : 0;
 }

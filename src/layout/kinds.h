@@ -25,6 +25,7 @@ typedef struct ScheduleKind {
     int min_ranks;              // how many pipeline ranks it needs; 0: one
     unsigned settings;          // mask of the ScheduleSettings that it uses
     bool splits_backward;       // into BACKWARD_INPUT and BACKWARD_WEIGHT
+    bool pairs;                 // forwards run together with backwards (Instr.pairs)
     bool pools_grow;            // with the microbatches: a smaller batch fits into a larger one's pools
     // Optional: checks what the numbers above do not say. Returns NULL, or the rule that is broken and values that
     // would work, written into `why`.
@@ -50,6 +51,7 @@ extern const int num_schedule_kinds;
 const ScheduleKind *schedule_kind(const char *name);
 // Returns the kind that is used where none is named.
 const ScheduleKind *schedule_kind_default(int chunks);
+const ScheduleKind *schedule_kind_paired(void); // returns the first kind that pairs
 // Returns the number of chunks that the kind requires; 0: it takes several numbers of them.
 int schedule_kind_chunks(const ScheduleKind *kind);
 // Adds the names of all kinds that use one of `settings`, or of all kinds when it is 0, with `separator` between them.

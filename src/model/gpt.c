@@ -54,9 +54,6 @@ struct Gpt {
     size_t stash_at[NUM_SUBLAYERS];  // where the stash of a sublayer begins
 };
 
-// In a pair: a forward, a backward and a forward that is computed again send rows and get them back.
-enum { TURNS_OF_LAYER = 6 };
-
 static int most_layers(const Gpt *gpt) {
     int most = 0;
     for (int c = 0; c < gpt->num_chunks; c++)
@@ -457,10 +454,8 @@ static void backward_group(Gpt *gpt, int chunk_index, int first, int end, Slot *
         backward_layer(gpt, number, stash, slot->output_gradient, dx, halves, later ? INPUT_HALF : halves,
                        mb);
         if (reads) unit_release(c, unit);
-        if (later)
-            put_off(gpt, (PutOff){number, stash, mb, final});
-        else if (halves & WEIGHT_HALF)
-            unit_finish(c, unit, final);
+        if (later) put_off(gpt, (PutOff){number, stash, mb, final});
+        if (!later && halves & WEIGHT_HALF) unit_finish(c, unit, final);
     }
     arena_release(c->scratch, mark);
 }
@@ -495,7 +490,8 @@ Stage gpt_stage(Gpt *gpt) {
                    .hidden = gpt->shape.hidden,
                    .dtype = gpt->context->mode.dtype,
                    .slot_layers_bytes = (size_t)most_layers(gpt) * gpt->stash_bytes,
-                   .most_turns = TURNS_OF_LAYER * most_layers(gpt),
+                   // A forward, a backward, and a forward that is computed again send rows and get them back.
+                   .most_turns = 6 * most_layers(gpt),
                    .forward = forward,
                    .backward = backward};
 }

@@ -176,6 +176,17 @@ static bool experts_break(const Rules *r) {
                   ranks, fits);
 }
 
+static bool pairs_break(const Rules *r) {
+    const ParallelConfig *c = r->config;
+    if (!schedule_kind(c->schedule) || !schedule_kind(c->schedule)->pairs) return false;
+    if (grid_along(c->grid, AXIS_EP) == 1)
+        return broken(r,
+                      "the schedule %s hides messages to experts on other ranks: use ep = 2 or more, or %s",
+                      c->schedule, schedule_kind_default(c->chunks)->name);
+    return c->zero_stage > 1 &&
+           broken(r, "the schedule %s computes two layers at a time: use zero stage 1 or 0", c->schedule);
+}
+
 static bool instances_break(const Rules *r) {
     Grid grid = r->config->grid;
     return grid.instances > 1 && grid_check(grid) != OK && broken(r, "%s", fail_message());
@@ -242,6 +253,7 @@ const char *parallel_config_refuse(const ModelShape *model, const Machine *machi
     Rules rules = {model, machine, config, why, size};
     bool refused = machine_breaks(&rules) || tensor_breaks(&rules) || context_breaks(&rules) ||
                    experts_break(&rules) || factors_break(&rules) || batch_breaks(&rules) ||
-                   pipeline_breaks(&rules) || instances_break(&rules) || sums_break(&rules);
+                   pipeline_breaks(&rules) || pairs_break(&rules) || instances_break(&rules) ||
+                   sums_break(&rules);
     return refused ? why : NULL;
 }

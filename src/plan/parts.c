@@ -217,6 +217,27 @@ static double weight_seconds(const Price *price, const PartTime *backward) {
     return price->device > 0 ? device * price->gradients / price->device : 0;
 }
 
+// Splits the time of a layer's forward or backward into what a pair of the schedule can hide, and what can hide it.
+static LayerExchange layer_exchange(const CostModel *costs, const ModelShape *model,
+                                    const ParallelConfig *config, const WorkList *list,
+                                    const PartTime *whole) {
+    double all = 0, rows = 0, weights = 0, rows_weights = 0,
+           computes = whole->total - whole->tensor - whole->experts;
+    for (int i = 0; i < list->count; i++) {
+        const WorkItem *item = &list->items[i];
+        if (item->kind == WORK_COLLECTIVE) continue;
+        double seconds = item_seconds(costs, model, config, item), weight = item->accumulate ? seconds : 0;
+        all += seconds, weights += weight;
+        if (item->of_experts) rows += seconds, rows_weights += weight;
+    }
+    if (!(whole->experts > 0) || !(all > 0)) return (LayerExchange){0};
+    return (LayerExchange){.before_us = whole->tensor + computes * (all - rows) / all,
+                           .rows_us = computes * rows / all,
+                           .exchange_us = whole->experts / 2,
+                           .before_weight_us = computes * (weights - rows_weights) / all,
+                           .rows_weight_us = computes * rows_weights / all};
+}
+
 // The share of a backward's collectives that overlaps with the weight gradients of the two linear layers with
 // gathered inputs: all all-reduces; with sequence parallelism two thirds of the gathers and scatters, or only the
 // third that gathers those inputs again.   Source: Korthikanti 2022, section 4.2.2
@@ -288,6 +309,10 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
         if (p == PART_LAYER) parts->factors = forward.factors + backward.factors;
         weights[p] = weight_seconds(&backward, &parts->backward[p]);
     }
+    parts->exchange_forward =
+        layer_exchange(costs, model, config, &work->forward[PART_LAYER], &parts->forward[PART_LAYER]);
+    parts->exchange_backward =
+        layer_exchange(costs, model, config, &work->backward[PART_LAYER], &parts->backward[PART_LAYER]);
     parts->expert_parameters = (double)work->expert_parameters;
     parts->parameters[PART_LAYER] -= parts->expert_parameters;
     Price muon = price_list(costs, model, config, &work->muon);

@@ -12,7 +12,9 @@ typedef struct {
 
 typedef struct {
     PartTime forward[NUM_PARTS], backward[NUM_PARTS];
-    double again[NUM_PARTS];      // recomputation in a layer's backward, without its collectives
+    double again[NUM_PARTS]; // recomputation in a layer's backward, without its collectives
+    // Of a layer whose rows travel to other ranks, in seconds; 0 where they stay.
+    LayerExchange exchange_forward, exchange_backward;
     double weight_fraction;       // of a layer's backward: the weight half, which zero-bubble schedules delay
     double flops[NUM_PARTS];      // of forward, backward and recomputation on this rank, as in OpCount
     double parameters[NUM_PARTS]; // of this rank, without experts; a tied table counts for the embedding

@@ -217,6 +217,7 @@ static void break_down(const Stages *s, const CostModel *costs, const ParallelCo
     double whole_us = costs->stack->steps_apart ? simulation->apart_us : simulation->computed_us;
     int rank = busiest(s, simulation);
     add_rank_parts(s, rank, slow_factors(costs, config, rank), parts);
+    parts->experts -= stages_hidden_seconds(s, rank, simulation);
     parts->stages = simulation->message_us[rank] / US;
     parts->compute = simulation->busy_us[rank] / US - parts->tensor - parts->experts;
     parts->bubble = whole_us / US - simulation->busy_us[rank] / US - parts->stages;
@@ -357,23 +358,6 @@ static Status predict_time(PlanCache *cache, const CostModel *costs, const Model
     return status;
 }
 
-// A rank starts when the first microbatch has come down to it, and ends after the last one has gone back from it,
-// unless weight gradients are computed last.
-static double pipeline_bound(const Stages *s) {
-    double most = 0, before = 0;
-    for (int rank = 0; rank < s->ranks; rank++) {
-        double us = 0;
-        for (int chunk = 0; chunk < s->chunks; chunk++) {
-            int stage = stages_at(s, rank, chunk);
-            us += s->forward_us[stage] + s->backward_us[stage];
-        }
-        most = fmax(most, before + s->microbatches * us);
-        int first = stages_at(s, rank, 0);
-        before += s->forward_us[first] + (s->kind->splits_backward ? 0 : s->backward_us[first]);
-    }
-    return most / US;
-}
-
 // All but the memory, with slow nodes where the configuration has them.
 static Status bound_time(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                          const ParallelConfig *config, double *step_s) {
@@ -381,7 +365,7 @@ static Status bound_time(PlanCache *cache, const CostModel *costs, const ModelSh
     Breakdown parts = {0};
     TRY(open_priced(cache, costs, model, config, &s));
     end_step(costs, model, config, &s, &parts);
-    parts.compute = pipeline_bound(&s);
+    parts.compute = stages_bound_s(&s);
     *step_s = sum_of(&parts);
     stages_close(&s);
     return OK;

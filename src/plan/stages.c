@@ -50,8 +50,9 @@ static Status fill_layers(Stages *s, const CostModel *costs, const Parts *parts,
                   .spec = parallel_config_schedule(config),
                   .slower = slower_by_size(costs, config),
                   .further_heads = config->further_heads};
-    double *numbers = s->memory = calloc(stages, 4 * sizeof(double) + 2 * sizeof(int));
-    if (!numbers) return fail(ERR_OS, "no memory for %zu stages", stages);
+    s->exchanges = s->memory = calloc(stages, sizeof *s->exchanges + 4 * sizeof(double) + 2 * sizeof(int));
+    if (!s->memory) return fail(ERR_OS, "no memory for %zu stages", stages);
+    double *numbers = (double *)(s->exchanges + stages);
     s->forward_us = numbers, s->backward_us = numbers + stages;
     s->hop_us = numbers + 2 * stages, s->hold_us = numbers + 3 * stages;
     s->layers = (int *)(numbers + 4 * stages), s->dense = s->layers + stages;
@@ -99,6 +100,16 @@ static void price_edge(Stages *s, const CostModel *costs, const ParallelConfig *
     s->hold_us[stage] = posts ? 0 : us * held;
 }
 
+// Computing, and messages to experts, take longer where a rank has slow nodes, as in stage_us.
+static LayerExchange in_us(const Stages *s, LayerExchange one, SlowFactors slow) {
+    double us = s->slower * US, compute_us = us * slow.compute;
+    return (LayerExchange){.before_us = compute_us * one.before_us,
+                           .rows_us = compute_us * one.rows_us,
+                           .exchange_us = us * slow.experts * one.exchange_us,
+                           .before_weight_us = compute_us * one.before_weight_us,
+                           .rows_weight_us = compute_us * one.rows_weight_us};
+}
+
 static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig *config) {
     double message_us[2];
     for (int leaves = 0; leaves < 2 && s->stages > 1; leaves++)
@@ -107,6 +118,9 @@ static void price_stages(Stages *s, const CostModel *costs, const ParallelConfig
         SlowFactors slow = slow_factors(costs, config, stages_rank(s, stage));
         s->forward_us[stage] = stage_us(s, stage, s->parts->forward, slow);
         s->backward_us[stage] = stage_us(s, stage, s->parts->backward, slow);
+        s->exchanges[stage] =
+            (StageExchange){stages_count(s, stage, PART_LAYER), in_us(s, s->parts->exchange_forward, slow),
+                            in_us(s, s->parts->exchange_backward, slow)};
         if (stage + 1 < s->stages) price_edge(s, costs, config, stage, message_us);
     }
 }
@@ -123,5 +137,47 @@ ScheduleCosts stages_costs(const Stages *s) {
                            .stage_backward_us = s->backward_us,
                            .weight_fraction = s->parts->weight_fraction,
                            .edge_hop_us = s->hop_us,
-                           .edge_hold_us = s->hold_us};
+                           .edge_hold_us = s->hold_us,
+                           .stage_exchanges = s->kind->pairs ? s->exchanges : NULL};
+}
+
+// The least time of a stage: pairs hide its messages to experts at best.
+static double least_us(const Stages *s, int stage, const LayerExchange *one, const double *times_us) {
+    return times_us[stage] - (s->kind->pairs ? 2 * s->exchanges[stage].layers * one->exchange_us : 0);
+}
+
+static double least_forward_us(const Stages *s, int stage) {
+    return least_us(s, stage, &s->exchanges[stage].forward, s->forward_us);
+}
+
+static double least_backward_us(const Stages *s, int stage) {
+    return least_us(s, stage, &s->exchanges[stage].backward, s->backward_us);
+}
+
+// A rank starts when the first microbatch has come down to it, and ends after the last one has gone back from it,
+// unless weight gradients are computed last.
+double stages_bound_s(const Stages *s) {
+    double most = 0, before = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        double us = 0;
+        for (int chunk = 0; chunk < s->chunks; chunk++) {
+            int stage = stages_at(s, rank, chunk);
+            us += least_forward_us(s, stage) + least_backward_us(s, stage);
+        }
+        most = fmax(most, before + s->microbatches * us);
+        int first = stages_at(s, rank, 0);
+        before += least_forward_us(s, first) + (s->kind->splits_backward ? 0 : least_backward_us(s, first));
+    }
+    return most / US;
+}
+
+// A rank is busy for less than its forwards and backwards take apart.
+double stages_hidden_seconds(const Stages *s, int rank, const Simulation *simulation) {
+    double us = 0;
+    if (!s->kind->pairs) return 0;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        int stage = stages_at(s, rank, chunk);
+        us += s->microbatches * (s->forward_us[stage] + s->backward_us[stage]);
+    }
+    return (us - simulation->busy_us[rank]) / US;
 }

@@ -15,6 +15,7 @@ typedef struct {
     int *dense;    // [stages]: of them, those without experts where others have experts
     int further_heads;
     double *forward_us, *backward_us, *hop_us, *hold_us; // [stages], [stages], [stages - 1] twice
+    StageExchange *exchanges;                            // [stages]; used where the schedule pairs
     void *memory;
 } Stages;
 
@@ -27,3 +28,6 @@ int stages_at(const Stages *stages, int rank, int chunk);
 int stages_rank(const Stages *stages, int stage);                  // that holds the stage
 int stages_count(const Stages *stages, int stage, ModelPart part); // how many of a part the stage has
 ScheduleCosts stages_costs(const Stages *stages);                  // borrows the times
+double stages_bound_s(const Stages *stages); // a lower bound of the time of all microbatches
+// What pairs hide of a rank's messages to experts in a step.
+double stages_hidden_seconds(const Stages *stages, int rank, const Simulation *simulation);

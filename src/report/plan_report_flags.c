@@ -310,7 +310,8 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     int devices = parallel_config_devices(c), node = costs->machine->devices_per_node;
     int here = devices < node ? devices : node;
     bool usual = parallel_config_kind(c)->is_default;
-    add_missing(!usual, "Megatron-LM has no such schedule", out);
+    bool pairs = parallel_config_kind(c)->pairs && (c->chunks > 1 || grid_along(c->grid, AXIS_PP) == 1);
+    add_missing(!usual && !pairs, "Megatron-LM has no such schedule", out);
     if (devices % here)
         text_add(out, "# on the last node with --nproc-per-node %d, its share of %d devices\n",
                  devices % here, devices);
@@ -322,5 +323,6 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     add_run(&command, costs->stack, model, c);
     add_context_way(&command, c, CONTEXT_RING);
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
+    if (pairs) put(&command, "--overlap-moe-expert-parallel-comm --delay-wgrad-compute");
     text_add(out, "\n");
 }
