@@ -7,7 +7,7 @@ source tools/bench_instructions.sh
 # shellcheck source=tools/bench_costs.sh
 source tools/bench_costs.sh
 
-bench_parts=(ops steps scaling growth documents experts predictions others)
+bench_parts=(ops steps scaling growth documents experts pairs predictions others)
 
 bench_usage() {
     cat <<'END_OF_USAGE'
@@ -18,6 +18,7 @@ bench_usage() {
                             growth        the cost of a token as a model grows, and the planner's word; ten minutes
                             documents     the cost of a token with short documents and windows; three minutes
                             experts       layers with experts beside dense ones and their own products; two minutes
+                            pairs         the travel of rows to experts that paired steps hide; a minute
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
                             pytorch       steps beside PyTorch's, from the package index; ten minutes
@@ -40,7 +41,7 @@ bench() {
     case ${1:-} in help | -h | --help) bench_usage && return ;; esac
     quietly "building the benchmarks" cmake --build build --target bench_device bench_train bench_train_save \
         bench_corpus bench_plan bench_plan_cpu bench_plan_growth bench_comm bench_report bench_train_documents \
-        bench_train_experts
+        bench_train_experts bench_train_pairs
     bench_machine=$(build/bench/bench_report name)
     [[ $# -gt 0 ]] || set -- "${bench_parts[@]}"
     for part in "$@"; do
@@ -61,6 +62,7 @@ bench_part() {
     growth) bench_growth bench_plan_growth growth ;;
     documents) bench_documents ;;
     experts) bench_experts "$@" ;;
+    pairs) bench_pairs ;;
     predictions) bench_growth bench_plan_cpu predictions ;;
     others) bench_others ;;
     pytorch) bench_pytorch "$@" ;;
@@ -117,6 +119,11 @@ bench_documents() {
 bench_experts() {
     say "" "Layers with experts beside dense ones"
     build/bench/bench_train_experts "$@" --json "$(result_of experts "$@")"
+}
+
+bench_pairs() {
+    say "" "Rows that travel to experts while another microbatch computes"
+    build/bench/bench_train_pairs --json "$(result_of pairs)"
 }
 
 bench_others() {
