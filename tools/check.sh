@@ -65,7 +65,7 @@ arm64_tests='test_base_(hash|rng|float8|blocks)|test_device_(cpu|cpu_types|atten
 # Those of what differs between CPUs of arm64, and these CPUs: without a unit for bf16, with one, and SVE of every width
 # that has kernels.
 arm64_products='test_device_(product|limit|matmul)'
-arm64_cpus=(cortex-a72 max,sve128=on max,sve256=on max,sve512=on)
+arm64_cpus=(cortex-a72 'max,sve128=on' 'max,sve256=on' 'max,sve512=on')
 
 # The program and these tests for arm64, under an emulator, where the compiler and QEMU are. Optimised little but for the
 # kernels' vectors: that takes half of the time, and bits do not depend on it.
