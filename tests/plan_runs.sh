@@ -190,6 +190,10 @@ if check "--vary prints a table and its front"; then
     answer table "${question[@]}" --tp 8 --pp 16 --mbs 1 --vary gpus=1024,2048,192
     says table "ask for a multiple of 128 devices, not 192"
 fi
+if check "a page keeps d for the devices that are asked about"; then
+    answer page --model gpt3-1.3b --machine dgx-h100 --gpus 64 --dp 8 --gbs 512 --html page.html
+    [[ $(grep -c '"gpus": 64, .*>8-way data' page.html) == 3 ]] || complain "d was left: $(grep -o '"gpus": 64, .*>[0-9]*-way data' page.html)"
+fi
 if check "constraints are kept"; then
     need answer_json
     answer kept "${question[@]}" --json --tp 4 --micro-batch-size 2
@@ -479,6 +483,8 @@ refuse 64 "such as 300B" "${question[@]}" --tokens -3B
 refuse 64 "the number of nodes is wrong" "${question[@]}" --slow-nodes x:compute=2
 refuse 64 "what is slow there is not one of the three" "${question[@]}" --slow-nodes 1:memory=2
 refuse 64 "a factor is wrong" "${question[@]}" --slow-nodes 1:compute=0.5
+refuse 64 "a factor is there twice" "${question[@]}" --slow-nodes 1:compute=2,nic=2,compute=3
+refuse 64 "what is slow there is missing" "${question[@]}" --slow-nodes 1
 refuse 64 "leave out --html" "${question[@]}" --slow-nodes 1:compute=2 --html page.html
 refuse 64 "such as 1:compute=1.2" "${question[@]}" --slow-nodes 1:compute=2,
 refuse 78 "use 1 to 127" "${question[@]}" --slow-nodes 128:compute=2
@@ -490,6 +496,9 @@ refuse 64 "what varies is machine, gpus, global-batch-size or seq-length" "${que
 refuse 64 "what varies is machine" "${question[@]}" --vary gpus
 refuse 64 "a value is empty" "${question[@]}" --vary gpus=8,,16
 refuse 64 "8 is there twice" "${question[@]}" --vary gpus=8,16,8
+refuse 64 "gpus 08 is there twice" "${question[@]}" --vary gpus=8,16,08
+refuse 64 "machine dgx-a100@2 is there twice" "${question[@]}" --vary machine=dgx-a100@1,dgx-a100@2
+refuse 64 "leave out --data-parallel-size" "${question[@]}" --dp 4 --vary gpus=512,1024
 refuse 64 "gpus is there twice" "${question[@]}" --vary gpus=8,16 gpus=32
 refuse 64 "--vary: --gpus: 0 is not allowed here" "${question[@]}" --vary gpus=8,0
 refuse 64 "--vary: --gpus: 'many'" "${question[@]}" --vary gpus=8,many

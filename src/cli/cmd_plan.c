@@ -34,8 +34,8 @@ static Status check_words(const Options *o) {
                     : fail(ERR_USAGE, "%s is for --rows and --calibrate: leave it out", name);
     if (o->slow_nodes && *o->slow_nodes && (o->html || o->vary.count))
         return fail(ERR_USAGE,
-                    "--slow-nodes is about one plan, and --html and --vary compare many: leave out --%s",
-                    o->html ? "html" : "vary");
+                    "--%s answers several questions, and --slow-nodes is about one: leave out --%s or that",
+                    o->html ? "html" : "vary", o->html ? "html" : "vary");
     if (o->output && !o->calibrate.count)
         return fail(ERR_USAGE,
                     "--output is where --calibrate writes the stack: leave it out, or use --html FILE");
@@ -117,7 +117,6 @@ static Status price_given(Question *q, PlanReport *report) {
     PlanResult result;
     SearchSpace open = open_space(&job->space);
     TRY(predict(q->cache, &job->costs, &job->model, &job->config, &given));
-    TRY(memory_exact(&job->costs, &job->model, &job->config, &given.memory));
     Status searched = plan_search(q->cache, &job->costs, &job->model, &open, job->options->top, &result);
     report->result = searched == OK ? &result : NULL;
     Status status = searched == OK || searched == ERR_CONFIG ? tell_chosen(q, report, &given) : searched;
@@ -126,10 +125,8 @@ static Status price_given(Question *q, PlanReport *report) {
 }
 
 static Status tell_best(Question *q, PlanReport *report, PlanResult *result) {
-    Prediction *best = &result->best[0];
-    TRY(memory_exact(&q->job->costs, &q->job->model, &best->config, &best->memory));
     report->result = result;
-    return tell_chosen(q, report, best);
+    return tell_chosen(q, report, &result->best[0]);
 }
 
 static Status seek(Question *q, PlanReport *report) {

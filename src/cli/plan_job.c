@@ -2,6 +2,7 @@
 #include "cli/plan_verb.h"
 #include "layout/topology.h"
 #include "report/goodput_report.h"
+#include <math.h>
 #include <string.h>
 
 static int or_zero(int value) { return value == INT_UNSET ? 0 : value; }
@@ -126,6 +127,7 @@ static Status read_slowness(const char *word, const char **at, SlowNodes *slow) 
         size_t length = strlen(kinds[i].name), digits;
         char number[32];
         if (strncmp(*at, kinds[i].name, length) != 0) continue;
+        if (*kinds[i].factor > 0) return slow_nodes_expected(word, "a factor is there twice");
         digits = strcspn(*at + length, ",");
         snprintf(number, sizeof number, "%.*s", (int)(digits < sizeof number ? digits : 0), *at + length);
         if (!parse_double(number, kinds[i].factor) || *kinds[i].factor < 1 || *kinds[i].factor > 1000)
@@ -143,14 +145,17 @@ static Status read_slow_nodes(const char *word, SlowNodes *slow) {
     *slow = (SlowNodes){0};
     if (!word) return OK;
     size_t length = strcspn(word, ":");
+    if (!word[length]) return slow_nodes_expected(word, "what is slow there is missing");
     snprintf(number, sizeof number, "%.*s", (int)(length < sizeof number ? length : 0), word);
-    if (!word[length] || !parse_int(number, &nodes) || nodes < 1 || nodes > MAX_DEVICES)
+    if (!parse_int(number, &nodes) || nodes < 1 || nodes > MAX_DEVICES)
         return slow_nodes_expected(word, "the number of nodes is wrong");
-    *slow = (SlowNodes){.nodes = (int)nodes, .compute = 1, .nic = 1, .uplink = 1};
+    slow->nodes = (int)nodes;
     for (const char *at = word + length; *at;) {
         at++;
         TRY(read_slowness(word, &at, slow));
     }
+    slow->compute = fmax(1, slow->compute), slow->nic = fmax(1, slow->nic);
+    slow->uplink = fmax(1, slow->uplink);
     return OK;
 }
 
@@ -163,8 +168,8 @@ static Status check_slow_nodes(const PlanJob *job) {
                     job->options->slow_nodes, per_node);
     return fail(
         ERR_CONFIG,
-        "--slow-nodes %s: of the %d nodes some are not slow: use 1 to %d, or more --gpus, or a file of "
-        "the slow machine",
+        "--slow-nodes %s: there are %d nodes, and not all can be slower than the others: use 1 to %d, or more "
+        "--gpus, or a file of the slow machine",
         job->options->slow_nodes, nodes, nodes - 1);
 }
 
@@ -317,7 +322,7 @@ static Status count_devices(PlanJob *job) {
         return fail(ERR_CONFIG, "t * p * d * c = %lld devices: at most %d are possible", (long long)devices,
                     MAX_DEVICES);
     TRY(sizes_fit(space, devices));
-    space->devices = (int)devices;
+    space->devices = job->asked_devices = (int)devices;
     return OK;
 }
 
@@ -369,7 +374,8 @@ static Status fill(PlanJob *job) {
 }
 
 Status plan_job_ask(PlanJob *job, int devices, int batch) {
-    if (devices != job->space.devices) job->space.grid.size[AXIS_DP] = 0;
+    bool same = devices == job->asked_devices;
+    job->space.grid.size[AXIS_DP] = same ? or_zero(job->options->data_parallel_size) : 0;
     job->space.devices = devices, job->space.batch = batch;
     TRY(sizes_fit(&job->space, devices));
     return job->given ? config_given(job) : OK;

@@ -29,9 +29,6 @@ static Status add_value(SweepAxis *axis, const char *item, const char *value, si
         return fail(ERR_USAGE, "--vary %.40s...: at most %d values are possible", item, MAX_SWEEP_VALUES);
     char *word = axis->values[axis->count];
     snprintf(word, MAX_SWEEP_WORD, "%.*s", (int)length, value);
-    for (int i = 0; i < axis->count; i++)
-        if (!strcmp(axis->values[i], word))
-            return fail(ERR_USAGE, "--vary %s: %s is there twice", item, word);
     axis->count++, axis->varies = true;
     return OK;
 }
@@ -79,9 +76,30 @@ static Status parse_with(Options *options, const Options *from, const PlanAxes *
     return status == OK ? OK : fail(status, "--vary: %s", fail_message());
 }
 
+// Machines are the same at any price: what a reader chooses by is their name.
+static bool is_same(const SweepAxis *axis, bool machines, int a, int b) {
+    const char *x = axis->values[a], *y = axis->values[b];
+    size_t length = strcspn(x, "@");
+    if (!machines) return axis->numbers[a] == axis->numbers[b];
+    return length == strcspn(y, "@") && !strncmp(x, y, length);
+}
+
+static Status check_repeats(const PlanAxes *sizes) {
+    for (int at = 0; at < NUM_SWEEP_AXES; at++)
+        for (int i = 0; i < sizes->of[at].count; i++)
+            for (int before = 0; before < i; before++)
+                if (is_same(&sizes->of[at], at == SWEEP_MACHINE, before, i))
+                    return fail(ERR_USAGE, "--vary: %s %s is there twice", axes[at].name,
+                                sizes->of[at].values[i]);
+    return OK;
+}
+
 Status plan_axes_read(PlanAxes *out, const Options *options) {
     *out = (PlanAxes){0};
     for (int i = 0; i < options->vary.count; i++) TRY(read_axis(out, options->vary.items[i]));
+    if (out->of[SWEEP_DEVICES].varies && plan_is_given(options, "data_parallel_size"))
+        return fail(ERR_USAGE, "--vary gpus: d follows from the number of devices: leave out "
+                               "--data-parallel-size");
     for (int axis = SWEEP_SEQUENCE; axis < NUM_SWEEP_AXES; axis++)
         for (int i = 0; i < out->of[axis].count; i++) {
             Options trial = {0};
@@ -93,7 +111,7 @@ Status plan_axes_read(PlanAxes *out, const Options *options) {
                                                              : trial.seq_length;
             options_destroy(&trial);
         }
-    return OK;
+    return check_repeats(out);
 }
 
 // The first value of what the command line itself does not say.
@@ -151,7 +169,6 @@ static Status answer(PlanCache *cache, PlanJob *job, int devices, int batch, Swe
         status = predict(cache, &job->costs, &job->model, &job->config, &cell->best);
     else if (status == OK)
         status = plan_search_best(cache, &job->costs, &job->model, &job->space, &cell->best);
-    if (status == OK) status = memory_exact(&job->costs, &job->model, &cell->best.config, &cell->best.memory);
     cell->report = plan_job_report(job);
     cell->report.space = &cell->space;
     cell->report.chosen = status == OK ? &cell->best : NULL;

@@ -16,6 +16,7 @@ typedef struct {
     SearchSpace space;
     ParallelConfig config; // what is priced, where `given`
     bool given; // t, p and b are all given: the other options have the defaults that they have in train
+    int asked_devices; // of the command line; there it may say d, too
     double tokens, price;
     double goodput; // the share of a run's time that is training, (0, 1]
     double pue;     // energy of the data centre over that of its machines

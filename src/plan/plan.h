@@ -233,7 +233,8 @@ void plan_cache_close(PlanCache *cache);
 //   ERR_OS, ERR_CONFIG.
 Status predict(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                const ParallelConfig *config, Prediction *out);
-// Adds what the step would be on an even fleet, and with the slow nodes at the worst place.   ERR_OS, ERR_CONFIG
+// Replays the slow nodes at each place, and makes it the prediction at the best one. Adds what the step would be at the
+// worst place, and on an even fleet.   ERR_OS, ERR_CONFIG
 Status predict_slow_nodes(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                           Prediction *prediction);
 // Predicts the configuration with fewer layers on its slow nodes, and more on the others, as many as make the fastest

@@ -414,18 +414,21 @@ static Status predict_places(PlanCache *cache, const CostModel *costs, const Mod
 }
 
 Status predict_slow_nodes(PlanCache *cache, const CostModel *costs, const ModelShape *model, Prediction *p) {
-    PlaceBound bounds[MAX_SLOW_PLACES];
+    SlowPlace places[MAX_SLOW_PLACES];
     CostModel even = *costs;
     ParallelConfig placed = p->config;
-    Prediction one;
-    int count;
+    Prediction one, best = *p, worst = *p;
+    int count = slow_places(costs, &p->config, places);
+    for (int i = 0; i < count; i++) {
+        placed.slow = places[i];
+        TRY(predict_time(cache, costs, model, &placed, &one));
+        if (one.step_s < best.step_s) best = one;
+        if (one.step_s > worst.step_s) worst = one;
+    }
     even.slow = (SlowNodes){0};
-    TRY(bound_places(cache, costs, model, &placed, bounds, &count));
-    p->worst = placed.slow = bounds[count - 1].place;
-    TRY(predict_time(cache, costs, model, &placed, &one));
-    p->worst_s = one.step_s;
     TRY(predict_time(cache, &even, model, &placed, &one));
-    p->even_s = one.step_s;
+    best.memory = p->memory, *p = best;
+    p->worst_s = worst.step_s, p->worst = worst.config.slow, p->even_s = one.step_s;
     return OK;
 }
 

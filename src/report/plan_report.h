@@ -22,8 +22,8 @@ double plan_report_seconds(const PlanReport *report, double step_s); // for all 
 double plan_report_dollars(const PlanReport *report, double step_s); // for all tokens
 // The most energy that all tokens can take, at full power all the time; 0: the machine's power is unknown.
 double plan_report_kwh(const PlanReport *report, double step_s);
-// Adds what machine_watts is: "812.5 W for a GPU with its share of a node".
-void add_power(const Machine *machine, Text *out);
+// Adds what machine_watts is: "812.5 W for a GPU with its share of a node, times 1.2 for the data centre".
+void add_power(const Machine *machine, double pue, Text *out);
 // Returns whether a prediction is outside of the ranges that the stack was compared with, or on another machine than
 // the stack's.
 bool plan_report_extrapolates(const PlanReport *report, const Prediction *prediction);

@@ -18,21 +18,20 @@ double plan_report_kwh(const PlanReport *a, double step_s) {
     return hours * machine_watts(a->costs->machine) / 1e3 * a->pue;
 }
 
-void add_power(const Machine *machine, Text *out) {
+void add_power(const Machine *machine, double pue, Text *out) {
     text_add(out, "%.5g W for a %s %s", machine_watts(machine), device_word(machine),
              machine->node_watts > 0 ? "with its share of a node" : "alone, without the rest of a node");
+    if (pue > 1) text_add(out, ", times %.4g for the data centre", pue);
 }
 
 // Data sheets state what is drawn at most, and no run draws that all the time.
 static void print_energy(const PlanReport *a, Text *out) {
-    const Machine *machine = a->costs->machine;
     double kwh = plan_report_kwh(a, a->chosen->step_s);
     if (kwh <= 0) return;
     text_add(out, "  %-18s at most ", "energy");
     add_energy(kwh, out);
     text_add(out, ", at ");
-    add_power(machine, out);
-    if (a->pue > 1) text_add(out, ", times %.4g for the data centre", a->pue);
+    add_power(a->costs->machine, a->pue, out);
     text_add(out, "\n");
 }
 

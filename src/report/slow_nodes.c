@@ -35,8 +35,7 @@ static void add_slowness(const SlowNodes *slow, Text *out) {
     int count = 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].factor > 1)
-            text_add(out, count++ ? ", %s %.3g times" : "%s %.3g times as long", kinds[i].words,
-                     kinds[i].factor);
+            text_add(out, count++ ? ", %s %g times" : "%s %g times as long", kinds[i].words, kinds[i].factor);
     if (!count) text_add(out, "as fast as the others");
 }
 
@@ -50,14 +49,22 @@ static void add_place(const PlanReport *a, SlowPlace place, Text *out) {
     else if (place.count >= ranks)
         text_add(out, "any place, since all pipeline ranks are on them");
     else if (place.count == 1)
-        text_add(out, "pipeline rank %d of %d, from node %d on", place.first, ranks, first);
+        text_add(out, "pipeline rank %d of %d, from node %d on (counted from 0)", place.first, ranks, first);
     else
-        text_add(out, "pipeline ranks %d to %d of %d, from node %d on", place.first,
+        text_add(out, "pipeline ranks %d to %d of %d, from node %d on (counted from 0)", place.first,
                  place.first + place.count - 1, ranks, first);
 }
 
 static void add_step(const char *name, double step_s, double even_s, Text *out) {
     text_add(out, "  %-18s %10.4g s, %+.1f %%", name, step_s, 100 * (step_s / even_s - 1));
+}
+
+static const char *why_not_spared(const ParallelConfig *config) {
+    if (config->slow.count >= grid_along(config->grid, AXIS_PP))
+        return "All stages wait for them alike: no cut of the layers spares them.";
+    if (parallel_config_kind(config)->stage)
+        return "The schedule places its stages itself: no other cut of the layers was tried.";
+    return "Fewer layers on them make no faster step that fits.";
 }
 
 void plan_report_slow_nodes(const PlanReport *a, Text *out) {
@@ -69,18 +76,14 @@ void plan_report_slow_nodes(const PlanReport *a, Text *out) {
     text_add(out, "\n  %-18s %10.4g s\n", "an even fleet", p->even_s);
     add_step("at the best place", p->step_s, p->even_s, out);
     text_add(out, ": "), add_place(a, p->config.slow, out);
-    text_add(out, " (from 0)\n");
+    text_add(out, "\n");
     if (p->worst_s > 1.0005 * p->step_s) {
         add_step("at the worst", p->worst_s, p->even_s, out);
         text_add(out, ": "), add_place(a, p->worst, out);
         text_add(out, "\n");
     }
     if (!a->spared) {
-        bool all = p->config.slow.count >= grid_along(p->config.grid, AXIS_PP);
-        if (slow->compute > 1)
-            text_add(out, "  %s\n",
-                     all ? "All stages wait for them alike: no cut of the layers spares them."
-                         : "Fewer layers on them make no faster step that fits.");
+        if (slow->compute > 1) text_add(out, "  %s\n", why_not_spared(&p->config));
         return;
     }
     add_step("fewer layers there", a->spared->step_s, p->even_s, out);

@@ -49,7 +49,7 @@ static void add_cell(const SweepCell *cell, Text *out) {
     add_question(a, cell->machine, out);
     add_number("price", a->price, out);
     add_number("watts", machine_watts(a->costs->machine), out);
-    add_power(a->costs->machine, &power);
+    add_power(a->costs->machine, 1, &power); // the script adds the PUE
     add_string("power", text_string(&power), out);
     text_free(&power);
     add_string("device", device_word(a->costs->machine), out);

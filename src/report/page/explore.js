@@ -107,7 +107,8 @@
   }
   // A value that makes no sense leaves the answer as it was, and says what would.
   function entry(key, name, title, text, read, write) {
-    const input = label(key, name, make("input", { type: "text", inputMode: "decimal", title, value: text }));
+    const inputMode = key === "tokens" ? "text" : "decimal"; // keys for 300B
+    const input = label(key, name, make("input", { type: "text", inputMode, title, value: text }));
     input.addEventListener("input", () => {
       const value = read(input.value.trim());
       input.setAttribute("aria-invalid", Number.isNaN(value));
@@ -144,6 +145,8 @@
   const figure = (name, value, note) => make("div", {}, make("dt", { textContent: name }),
     make("dd", {}, value, make("small", { textContent: note })));
 
+  const centre = () => (ask.pue > 1 ? `, times ${Number(fixed(ask.pue, 3))} for the data centre` : "");
+
   function showAnswer(cell) {
     const r = run(cell);
     advice.classList.toggle("caution", !cell.step_s);
@@ -158,7 +161,7 @@
     const add = (...words) => figures.append(figure(...words), "\n");
     add("Training", days(r.s), `${tokenWords(ask.tokens)} tokens; ${days(r.low)} to ${days(r.high)}`);
     if (r.dollars > 0) add("Cost", dollars(r.dollars), `$${fixed(r.price, 2)} per ${cell.device} hour`);
-    if (r.kwh > 0) add("Energy, at most", energy(r.kwh), cell.power);
+    if (r.kwh > 0) add("Energy, at most", energy(r.kwh), cell.power + centre());
   }
 
   function showCommand() {

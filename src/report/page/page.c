@@ -114,7 +114,7 @@ void html_figure(Text *out, const char *name, Word value, const char *note, ...)
 static void add_energy_figure(const PlanReport *report, Text *out) {
     double kwh = plan_report_kwh(report, report->chosen->step_s);
     Text power = {0};
-    add_power(report->costs->machine, &power);
+    add_power(report->costs->machine, report->pue, &power);
     if (kwh > 0) html_figure(out, "Energy, at most", word_energy(kwh), "%s", text_string(&power));
     text_free(&power);
 }
