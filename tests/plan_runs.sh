@@ -72,6 +72,13 @@ if check "slow nodes have a price, a place, and a layout that a run takes"; then
         complain "layout '$layout': $(tail -3 layout.log)"
 fi
 
+# The lowest bounds are of other places: only replays of all find it.
+if check "the best place of slow nodes is the best"; then
+    answer placed "${question[@]}" --tp 8 --pp 16 --mbs 1 --schedule zb-v --slow-nodes 4:compute=1.3
+    says placed "%: pipeline rank 15 of 16, from node 120 on (counted from 0)"
+    says placed "no other cut of the layers was tried"
+fi
+
 # Both kinds by themselves, of rows to which no constant was fitted: 12 rows of ZB-1p, 12 of ZB-2p.
 if check "published zero-bubble schedules are predicted within 4 %"; then
     answer zb --rows "$here/../measured/qi2023_zero_bubble.csv"

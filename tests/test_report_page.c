@@ -283,8 +283,9 @@ static void numbers_are_printed(void) {
     c.report.pue = 1.5, c.machine.node_watts = 4000, c.machine.devices_per_node = 8;
     plan_page(&c.page, &html);
     // 244,141 steps of 6 x 2048 tokens and 12.5 s, 8 devices of 500 W, times 1.5
-    expect_text(&html, "<dt>Energy, at most</dt><dd>5.09" NBSP
-                       "MWh<small>500 W for a GPU with its share of a node</small>");
+    expect_text(&html,
+                "<dt>Energy, at most</dt><dd>5.09" NBSP
+                "MWh<small>500 W for a GPU with its share of a node, times 1.5 for the data centre</small>");
     expect_text(&html, "<dt>Step</dt><dd>12.5" NBSP "s<small>11.4" NBSP "s to 13.8" NBSP "s</small>");
     expect_text(&html, "<dt>MFU</dt><dd>40.0" NBSP "%");
     expect_text(&html, "<b>2-way tensor</b>, <b>2-way pipeline</b>, <b>2-way data</b> parallel");
