@@ -71,8 +71,8 @@ static void part_pairs(const Program *program, Span *spans) {
     }
 }
 
-// Writes when each compute ran [program count]. Returns false unless each of them ran in `step`, and once if it takes no
-// turns.
+// Writes when each compute ran [program count]. Returns false unless each of them ran in `step`, and only once if it
+// takes no turns.
 static bool match_step(const ProgramIndex *index, const TracedRank *rank, Span step, Span *spans) {
     int found = 0;
     for (int i = 0; i < index->program->count; i++) spans[i] = (Span){-1, -1};
