@@ -13,10 +13,9 @@
 
 enum { NUM_STEPS = 6, NUM_MICROBATCHES = 4, EVENTS = 4096 };
 
-static void make_schedule(Schedule *schedule) {
+static void make_schedule(Schedule *schedule, const char *kind) {
     EXPECT_OK(schedule_create(
-        schedule,
-        &(ScheduleSpec){.kind = "1f1b", .ranks = 2, .chunks = 1, .microbatches = NUM_MICROBATCHES}));
+        schedule, &(ScheduleSpec){.kind = kind, .ranks = 2, .chunks = 1, .microbatches = NUM_MICROBATCHES}));
 }
 
 // ---- the trace of a run that never ran -----------------------------------------------------------
@@ -24,8 +23,9 @@ static void make_schedule(Schedule *schedule) {
 typedef struct {
     const char *path;
     int trace_events;
-    int before;    // events before the first step
-    Status status; // of rank 0
+    int before;       // events before the first step
+    const char *kind; // of its schedule
+    Status status;    // of rank 0
     uint64_t lost;
 } RecordedRun;
 
@@ -38,15 +38,34 @@ static double scale_of(int step) { return 1e-6 * (1 + step % 3); }
 
 static double step_begin_s(double origin, int step) { return origin + 0.1 * step; }
 
+static void record_compute(Instr in, double start_s, double end_s) {
+    TraceEvent e = event(schedule_ops[in.op].text, TRACE_PIPELINE, start_s, end_s);
+    e.chunk = in.chunk, e.microbatch = in.microbatch;
+    trace_add(e);
+}
+
+// Two turns of each, the backward's first.
+static void record_pair(const Instr *in, double start_s, double forward_s, double backward_s) {
+    enum { TURNS = 2 };
+    for (int turn = 0; turn < TURNS; turn++) {
+        double between_s = start_s + backward_s / TURNS;
+        record_compute(in[1], start_s, between_s);
+        start_s = between_s + forward_s / TURNS;
+        record_compute(in[0], between_s, start_s);
+    }
+}
+
 static void record_step(const Schedule *schedule, const Simulation *sim, int pp, double begin, int step) {
     for (int i = 0; i < schedule->programs[pp].count; i++) {
-        Instr in = schedule->programs[pp].instrs[i];
-        if (schedule_ops[in.op].kind != COMPUTE) continue;
-        TraceEvent e = event(schedule_ops[in.op].text, TRACE_PIPELINE,
-                             begin + scale_of(step) * sim->spans[pp][i].start_us,
-                             begin + scale_of(step) * sim->spans[pp][i].end_us);
-        e.chunk = in.chunk, e.microbatch = in.microbatch;
-        trace_add(e);
+        const Instr *in = &schedule->programs[pp].instrs[i];
+        Span span = sim->spans[pp][i];
+        double start_s = begin + scale_of(step) * span.start_us, end_s = begin + scale_of(step) * span.end_us;
+        if (schedule_ops[in->op].kind != COMPUTE) continue;
+        if (in->pairs)
+            record_pair(in, start_s, end_s - start_s,
+                        begin + scale_of(step) * sim->spans[pp][++i].end_us - end_s);
+        else
+            record_compute(*in, start_s, end_s);
     }
     // Two messages under way at once, waits as they end, and what lies within the step.
     TraceEvent first = event("send", TRACE_COMM, begin, begin + 3e-3);
@@ -68,13 +87,13 @@ static void record_step(const Schedule *schedule, const Simulation *sim, int pp,
 
 static Status record(Comm *world, void *arg) {
     RecordedRun *run = arg;
-    EngineSpec spec = {.grid = GRID(2, 1, 2), .schedule = "1f1b"};
+    EngineSpec spec = {.grid = GRID(2, 1, 2), .schedule = run->kind};
     Options options = {.trace = run->path, .trace_events = run->trace_events};
     TraceFile file;
     Schedule schedule;
     Simulation sim;
     uint64_t lost = 0;
-    make_schedule(&schedule);
+    make_schedule(&schedule, run->kind);
     schedule_simulate(&schedule, (ScheduleCosts){.forward_us = 1e3, .backward_us = 2e3}, &sim);
     Status status = trace_file_open(&file, &options, world);
     if (status == OK) status = trace_file_start(&file, &options);
@@ -96,11 +115,15 @@ static Status record(Comm *world, void *arg) {
     return status;
 }
 
-static RecordedRun record_run(const char *path, int trace_events, int before) {
-    RecordedRun run = {.path = path, .trace_events = trace_events, .before = before};
+static RecordedRun record_run_of(const char *kind, const char *path, int trace_events, int before) {
+    RecordedRun run = {.path = path, .trace_events = trace_events, .before = before, .kind = kind};
     comm_launch((CommOptions){.transport = "threads", .ranks = 4, .timeout_s = 20, .deterministic = true},
                 record, &run);
     return run;
+}
+
+static RecordedRun record_run(const char *path, int trace_events, int before) {
+    return record_run_of("1f1b", path, trace_events, before);
 }
 
 // ---- what any viewer expects --------------------------------------------------------------------
@@ -239,6 +262,27 @@ static void the_median_step(void) {
     measured_step_destroy(&step);
 }
 
+// The turns of a pair are a compute each of two instructions.
+static void turns_of_pairs(void) {
+    MeasuredStep step;
+    record_run_of("paired", harness_path("paired.json"), EVENTS, 0);
+    EXPECT_OK(measured_step_read(&step, harness_path("paired.json")));
+    EXPECT(step.iteration == 5 && step.num_steps == 4, "step %lld of %d", (long long)step.iteration,
+           step.num_steps);
+    for (int pp = 0; pp < 2; pp++)
+        for (int i = 0; i < step.schedule.programs[pp].count; i++) {
+            Span seen = step.measured.spans[pp][i], made = step.simulated.spans[pp][i];
+            bool compute = schedule_ops[step.schedule.programs[pp].instrs[i].op].kind == COMPUTE;
+            EXPECT(!compute ||
+                       (fabs(seen.start_us - made.start_us) < 0.1 && fabs(seen.end_us - made.end_us) < 0.1),
+                   "rank %d, instruction %d: from %g to %g us, not from %g to %g", pp, i, seen.start_us,
+                   seen.end_us, made.start_us, made.end_us);
+        }
+    EXPECT(fabs(step.bubble - step.simulated.bubble) < 1e-6, "bubbles %g and %g", step.bubble,
+           step.simulated.bubble);
+    measured_step_destroy(&step);
+}
+
 // A ring that is too small keeps the end: what is whole there is still reported.
 static void a_small_ring_keeps_the_end(void) {
     MeasuredStep step;
@@ -316,7 +360,7 @@ static Status lose_folder(Comm *world, void *arg) {
     comm_barrier(world);
     if (comm_rank(world) == 0) rmdir(harness_path("gone"));
     comm_barrier(world);
-    make_schedule(&schedule);
+    make_schedule(&schedule, "1f1b");
     Status status = trace_file_write(&file, &spec, &schedule, &lost);
     EXPECT(status == ERR_CREATE && strstr(fail_message(), "gone/t.json: cannot create"), "%d: %s",
            (int)status, fail_message());
@@ -385,6 +429,7 @@ int main(int argc, char **argv) {
     static const Test tests[] = {
         {"is a chrome trace", is_a_chrome_trace},
         {"the median step", the_median_step},
+        {"turns of pairs", turns_of_pairs},
         {"a small ring keeps the end", a_small_ring_keeps_the_end},
         {"a large ring arrives whole", a_large_ring_arrives_whole},
         {"files that cannot be", files_that_cannot_be},

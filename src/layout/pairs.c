@@ -1,6 +1,6 @@
 // Times a forward and a backward that run together, layer by layer: the first layer of the one beside the last layer of
-// the other. The two take turns (parallel/pairs.c): who has sent rows lets the other compute, and waits only when its
-// turn comes again. Of a pair of layers the order is
+// the other. The two take turns (parallel/pipeline.c): who has sent rows lets the other compute, and waits only when
+// its turn comes again. Of a pair of layers the order is
 //   rows travel    combine' |        dispatch  dispatch' |         combine
 //   computes       before   | rows'  rows' weights  rows | before'  before' weights
 // with ' for the backward; its weight gradients run right after what it sends, so that they hide it, too.

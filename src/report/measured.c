@@ -32,6 +32,7 @@ static size_t first_within(const void *items, size_t count, size_t size, double 
 // The index of each compute in a rank's program.
 typedef struct {
     const Schedule *schedule;
+    const Program *program;
     int *index; // [ops * chunks * microbatches], -1: no such instruction
     int num_computes;
 } ProgramIndex;
@@ -43,7 +44,7 @@ static size_t key(const Schedule *s, int op, int chunk, int microbatch) {
 
 static ProgramIndex index_program(const Schedule *s, int pp) {
     size_t count = key(s, NUM_SCHEDULE_OPS, 0, 0);
-    ProgramIndex index = {s, take(count, sizeof *index.index), 0};
+    ProgramIndex index = {s, &s->programs[pp], take(count, sizeof *index.index), 0};
     for (size_t i = 0; i < count; i++) index.index[i] = -1;
     for (int i = 0; i < s->programs[pp].count; i++) {
         Instr in = s->programs[pp].instrs[i];
@@ -54,18 +55,39 @@ static ProgramIndex index_program(const Schedule *s, int pp) {
     return index;
 }
 
-// Writes when each compute ran [program count]. Returns false unless each of them ran exactly once in `step`.
-static bool match_step(const ProgramIndex *index, const TracedRank *rank, Span step, Span *spans, int count) {
+static bool takes_turns(const Program *program, int at) {
+    return program->instrs[at].pairs || (at > 0 && program->instrs[at - 1].pairs);
+}
+
+// The two computes of a pair have one span for each of their turns, which have been added to the first ones. Puts them
+// one after the other, as a simulation has them.
+static void part_pairs(const Program *program, Span *spans) {
+    for (int i = 0; i + 1 < program->count; i++) {
+        if (!program->instrs[i].pairs) continue;
+        double start_us = fmin(spans[i].start_us, spans[i + 1].start_us);
+        double between_us = start_us + length_us(spans[i]);
+        spans[i + 1] = (Span){between_us, between_us + length_us(spans[i + 1])};
+        spans[i] = (Span){start_us, between_us};
+    }
+}
+
+// Writes when each compute ran [program count]. Returns false unless each of them ran in `step`, and only once if it
+// takes no turns.
+static bool match_step(const ProgramIndex *index, const TracedRank *rank, Span step, Span *spans) {
     int found = 0;
-    for (int i = 0; i < count; i++) spans[i] = (Span){-1, -1};
+    for (int i = 0; i < index->program->count; i++) spans[i] = (Span){-1, -1};
     size_t i = first_within(rank->computes, rank->num_computes, sizeof *rank->computes, step.start_us);
     for (; i < rank->num_computes && rank->computes[i].span.end_us <= step.end_us; i++) {
         const TracedCompute *c = &rank->computes[i];
         int at = index->index[key(index->schedule, c->op, c->chunk, c->microbatch)];
-        if (at < 0 || spans[at].start_us >= 0) return false;
-        spans[at] = c->span;
-        found++;
+        bool again = at >= 0 && spans[at].start_us >= 0;
+        if (at < 0 || (again && !takes_turns(index->program, at))) return false;
+        if (again)
+            spans[at].end_us += length_us(c->span);
+        else
+            spans[at] = c->span, found++;
     }
+    part_pairs(index->program, spans);
     return found == index->num_computes;
 }
 
@@ -83,7 +105,7 @@ static void keep_whole_steps(const TracedRun *run, int r, bool *whole) {
     Span *spans = take((size_t)program->count, sizeof *spans);
     for (size_t i = 0; i < first->num_steps; i++) {
         const TracedStep *step = whole[i] ? find_step(rank, first->steps[i].iteration) : NULL;
-        whole[i] = step && match_step(&index, rank, step->span, spans, program->count);
+        whole[i] = step && match_step(&index, rank, step->span, spans);
     }
     free(spans);
     free(index.index);
@@ -224,7 +246,7 @@ static double measure_pipeline(MeasuredStep *step, const TracedRun *run, int fir
         Span whole = find_step(&run->ranks[r], step->iteration)->span;
         ProgramIndex index = index_program(s, pp);
         spans[pp] = take((size_t)program->count, sizeof **spans);
-        match_step(&index, &run->ranks[r], whole, spans[pp], program->count);
+        match_step(&index, &run->ranks[r], whole, spans[pp]);
         free(index.index);
         add_waits(&run->ranks[r], whole, step->ranks[r].waits_us);
         for (int i = 0; i < program->count; i++) step->ranks[r].compute_us += length_us(spans[pp][i]);
