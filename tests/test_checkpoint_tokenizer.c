@@ -97,6 +97,8 @@ static const char added[] = "{\"id\": 261, \"content\": \"<|endoftext|>\", \"spe
 static const char config[] = "{\"eos_token\": \"<|endoftext|>\", \"bos_token\": \"<|endoftext|>\", "
                              "\"add_bos_token\": true, \"chat_template\": \"{{ messages }}\"}";
 
+static const char every_merge[] = "\"a b\", \"ab c\", \"\xc4\xa0 a\", \"b c\", \"abc a\"";
+
 // Each way to cut text that has a name; the table of the model has rows behind the vocabulary.
 static void byte_level(void) {
 #define SPLIT(pattern)                                                                                       \
@@ -106,20 +108,23 @@ static void byte_level(void) {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits                           \
     "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
     static const struct {
-        const char *cut, *model;
+        const char *cut, *model, *merges; // NULL: of the plain one
     } cases[] = {
-        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": false}", "\"type\": \"BPE\""},
+        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": false}", "\"type\": \"BPE\"", NULL},
         {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, "
          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}]}",
-         "\"type\": \"BPE\""},
-        {SPLIT(CUT("\\\\p{N}")), "\"type\": \"BPE\""},
-        {SPLIT(CUT("\\\\p{N}{1,3}")), "\"type\": \"BPE\""},
-        {SPLIT(CUT("\\\\p{N}{1,3}")), "\"type\": \"BPE\", \"ignore_merges\": true"},
+         "\"type\": \"BPE\"", NULL},
+        {SPLIT(CUT("\\\\p{N}")), "\"type\": \"BPE\"", NULL},
+        {SPLIT(CUT("\\\\p{N}{1,3}")), "\"type\": \"BPE\"", NULL},
+        {SPLIT(CUT("\\\\p{N}{1,3}")), "\"type\": \"BPE\", \"ignore_merges\": true", NULL},
+        // llama.cpp knows this cut without ignore_merges alone, which changes nothing where merges make all tokens.
+        {SPLIT(CUT("\\\\p{N}")), "\"type\": \"BPE\", \"ignore_merges\": true", every_merge},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32];
         Parts parts = plain;
         parts.pre_tokenizer = cases[i].cut, parts.model = cases[i].model, parts.added = added;
+        if (cases[i].merges) parts.merges = cases[i].merges;
         Text text = json_of(parts);
         snprintf(name, sizeof name, "cut%zu", i);
         expect_comes_back(name, "tokenizer.json", &text, config, i % 2 ? 263 : 270);

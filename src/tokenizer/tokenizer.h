@@ -98,6 +98,8 @@ int tokenizer_num_patterns(const Tokenizer *tokenizer);
 const char *tokenizer_pattern(const Tokenizer *tokenizer, int i);
 // Whether a piece that is spelled like a token becomes that token without any merging (ignore_merges).
 bool tokenizer_takes_whole(const Tokenizer *tokenizer);
+// Whether merges make each token of its bytes. Then taking pieces whole, or not, makes no difference.
+bool tokenizer_merges_suffice(const Tokenizer *tokenizer);
 // What a SentencePiece model does beside cutting text into pieces; all zeros for other tokenizers.
 typedef struct {
     bool unigram;         // it takes the most likely pieces; else it joins pairs, as BPE

@@ -93,6 +93,23 @@ static void encode_piece(Encoder *e, const char *piece, size_t bytes, TokenList 
     cache_piece(cached, piece, bytes, out->ids + before, out->count - before);
 }
 
+bool tokenizer_merges_suffice(const Tokenizer *t) {
+    const Bpe *bpe = &t->bpe;
+    BpeScratch scratch = {0};
+    TokenList made = {0};
+    bool suffice = t->kind == TOKENIZER_BPE;
+    for (int id = 0; suffice && id < tokenizer_vocab_size(t); id++) {
+        if (tokenizer_token_type(t, id) != TOKEN_NORMAL) continue;
+        size_t start = bpe->starts[id];
+        made.count = 0;
+        bpe_encode_piece(bpe, &scratch, bpe->bytes.data + start, bpe->starts[id + 1] - start, &made);
+        suffice = made.count == 1 && made.ids[0] == id;
+    }
+    bpe_scratch_free(&scratch);
+    token_list_free(&made);
+    return suffice;
+}
+
 // ---- Text between added tokens ------------------------------------------------------------------------
 
 static Status encode_span(Encoder *e, const char *text, size_t bytes, TokenList *out) {

@@ -7,16 +7,13 @@
 
 // ---- BPE ----------------------------------------------------------------------------------------------------
 
-enum { MOST_PATTERNS = 2 };
-static const struct {
-    const char *name;
-    bool whole;
-    const char *patterns[MOST_PATTERNS + 1];
-} ways[] = {
-#define PATTERN(name, whole, ...) {name, whole, {__VA_ARGS__}},
+static const GgufCut cuts[] = {
+#define PATTERN(name, whole, ...) {name, whole, (const char *const[]){__VA_ARGS__, NULL}},
 #include "checkpoint/foreign/gguf_patterns.def"
 #undef PATTERN
 };
+
+const GgufCut *gguf_cut(int i) { return i < (int)(sizeof cuts / sizeof *cuts) ? &cuts[i] : NULL; }
 
 static bool cuts_so(const Tokenizer *t, const char *const *patterns) {
     int count = 0;
@@ -26,18 +23,27 @@ static bool cuts_so(const Tokenizer *t, const char *const *patterns) {
     return count == tokenizer_num_patterns(t);
 }
 
+static const char *name_of(const Tokenizer *t, bool whole) {
+    const GgufCut *cut;
+    for (int i = 0; (cut = gguf_cut(i)); i++)
+        if (cut->whole == whole && cuts_so(t, cut->patterns)) return cut->name;
+    return NULL;
+}
+
 static Status describe_pieces(GgufMetadata *m, const Tokenizer *t) {
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (cuts_so(t, ways[i].patterns) && ways[i].whole == tokenizer_takes_whole(t)) {
-            gguf_set_string(m, "tokenizer.ggml.pre", ways[i].name);
-            return OK;
-        }
+    bool whole = tokenizer_takes_whole(t);
+    const char *name = name_of(t, whole), *other = name_of(t, !whole);
+    if (!name && other && tokenizer_merges_suffice(t)) name = other;
+    if (name) {
+        gguf_set_string(m, "tokenizer.ggml.pre", name);
+        return OK;
+    }
     Text how = {0};
     for (int i = 0; i < tokenizer_num_patterns(t); i++)
         text_add(&how, "%s%.200s", i ? ", then " : "", tokenizer_pattern(t, i));
     Status status =
         fail(ERR_UNAVAILABLE, "llama.cpp has no name for how the tokenizer cuts text into pieces%s: %s",
-             tokenizer_takes_whole(t) ? " and takes a piece that is a token whole" : "", how.data);
+             whole ? " and takes a piece that is a token whole" : "", how.data);
     text_free(&how);
     return status;
 }

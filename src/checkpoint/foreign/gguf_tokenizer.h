@@ -3,6 +3,14 @@
 #include "checkpoint/checkpoint.h"
 #include "formats/gguf.h"
 
+// A way to cut text into pieces, with llama.cpp's name of it.
+typedef struct {
+    const char *name;
+    bool whole;                  // a piece that is a token is taken whole
+    const char *const *patterns; // one after another, NULL behind the last
+} GgufCut;
+const GgufCut *gguf_cut(int i); // NULL behind the last
+
 // Adds tokens, merges or scores, what begins and ends a text, and the chat template. Fails with ERR_UNAVAILABLE where
 // llama.cpp has no name for how the tokenizer cuts text, and with ERR_DATA where it has more tokens than the model.
 Status gguf_describe_tokenizer(GgufMetadata *metadata, const ModelSource *source, const Tokenizer *tokenizer);

@@ -7,7 +7,7 @@
 
 // Source: the key list of llama.cpp's gguf package, and the tables of its llama-vocab.
 
-enum { MOST_PATTERNS = 2, MOST_TOKENS = 1 << 24 };
+enum { MOST_TOKENS = 1 << 24 };
 #define ADVICE "give --tokenizer-model, the folder or file of the model's tokenizer"
 
 typedef struct {
@@ -66,29 +66,17 @@ static bool flag(const Vocabulary *v, const char *key, bool otherwise) {
 
 // ---- byte-level BPE: a tokenizer.json -----------------------------------------------------------------------
 
-typedef struct {
-    const char *name;
-    bool whole;
-    const char *patterns[MOST_PATTERNS + 1];
-} Way;
-
-static const Way ways[] = {
-#define PATTERN(name, whole, ...) {name, whole, {__VA_ARGS__}},
-#include "checkpoint/foreign/gguf_patterns.def"
-#undef PATTERN
-};
-enum { NUM_WAYS = sizeof ways / sizeof *ways };
-
-static Status find_way(const Gguf *file, const Way **way) {
+static Status find_cut(const Gguf *file, const GgufCut **out) {
     const GgufPair *pre = gguf_find(file, "tokenizer.ggml.pre");
-    for (int i = 0; i < NUM_WAYS; i++)
-        if (gguf_string_is(pre, ways[i].name)) return *way = &ways[i], OK;
+    const GgufCut *cut;
+    for (int i = 0; (cut = gguf_cut(i)); i++)
+        if (gguf_string_is(pre, cut->name)) return *out = cut, OK;
     bool is_text = pre && !pre->is_array && pre->type == GGUF_STRING;
     GgufString found = is_text ? pre->text[0] : (GgufString){"nothing", 7};
     Text known = {0};
-    for (int i = 0; i < NUM_WAYS; i++)
-        if (!i || strcmp(ways[i].name, ways[i - 1].name) != 0)
-            text_add(&known, "%s%s", i ? ", " : "", ways[i].name);
+    for (int i = 0; (cut = gguf_cut(i)); i++)
+        if (!i || strcmp(cut->name, gguf_cut(i - 1)->name) != 0)
+            text_add(&known, "%s%s", i ? ", " : "", cut->name);
     Status status =
         fail(ERR_UNAVAILABLE,
              "%s: how its tokenizer cuts text (tokenizer.ggml.pre) is \"%.*s\"; known: %s: " ADVICE,
@@ -116,12 +104,12 @@ static void add_added(Text *out, const Vocabulary *v) {
     text_add(out, "],\n");
 }
 
-static void add_cutting(Text *out, const Way *way) {
+static void add_cutting(Text *out, const GgufCut *cut) {
     text_add(out,
              "\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
-    for (int i = 0; way->patterns[i]; i++) {
+    for (int i = 0; cut->patterns[i]; i++) {
         text_add(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
-        json_add_string(out, way->patterns[i], strlen(way->patterns[i]));
+        json_add_string(out, cut->patterns[i], strlen(cut->patterns[i]));
         text_add(out, "}, \"behavior\": \"Isolated\", \"invert\": false},\n");
     }
     text_add(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
@@ -167,12 +155,12 @@ static void add_processor(Text *out, const Vocabulary *v, bool begins, bool ends
     text_add(out, "}},\n");
 }
 
-static void add_model(Text *out, const Vocabulary *v, const Way *way) {
+static void add_model(Text *out, const Vocabulary *v, bool whole) {
     text_add(out,
              "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
              "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
              "\"byte_fallback\": false, \"ignore_merges\": %s,\n\"vocab\": {",
-             way->whole ? "true" : "false");
+             whole ? "true" : "false");
     for (size_t id = 0; id < v->count; id++) {
         text_add(out, "%s\n", id ? "," : "");
         add_string(out, v->tokens->text[id]);
@@ -187,14 +175,14 @@ static void add_model(Text *out, const Vocabulary *v, const Way *way) {
 }
 
 static Status write_json(Vocabulary *v, bool begins, bool ends, Text *out) {
-    const Way *way = NULL;
-    TRY(find_way(v->file, &way));
+    const GgufCut *cut = NULL;
+    TRY(find_cut(v->file, &cut));
     TRY(find_list(v, "tokenizer.ggml.merges", GGUF_STRING, false, &v->merges));
     text_add(out, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
     add_added(out, v);
-    add_cutting(out, way);
+    add_cutting(out, cut);
     add_processor(out, v, begins, ends);
-    add_model(out, v, way);
+    add_model(out, v, cut->whole);
     return OK;
 }
 
