@@ -134,6 +134,23 @@ static void byte_level(void) {
 #undef CUT
 }
 
+// The plain one lacks the merge that makes "abca".
+static void merges_that_make_all(void) {
+    Path folder = path_of("merges");
+    EXPECT_OK(folder_make(folder.text));
+    for (int all = 0; all < 2; all++) {
+        Tokenizer *t;
+        Parts parts = plain;
+        if (all) parts.merges = every_merge;
+        Text text = json_of(parts);
+        EXPECT_OK(file_write(inside(folder.text, "tokenizer.json").text, text.data, text.size));
+        EXPECT_OK(tokenizer_open_path(&t, folder.text));
+        if (t) EXPECT(tokenizer_merges_suffice(t) == all, "%d", all);
+        tokenizer_close(t);
+        text_free(&text);
+    }
+}
+
 static void add_field(Text *out, unsigned field, char value) {
     text_add_bytes(out, (const char[]){(char)(field << 3), value}, 2);
 }
@@ -264,6 +281,7 @@ static void refused(void) {
 
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"byte_level", byte_level},
+                                      {"merges_that_make_all", merges_that_make_all},
                                       {"pieces", pieces},
                                       {"of_others", of_others},
                                       {"refused", refused},
