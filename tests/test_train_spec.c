@@ -175,11 +175,13 @@ static void names(void) {
     Options options;
     EngineSpec spec;
     int counts[64];
-    char words[64];
+    char words[160];
     for (int i = 0; i < num_schedule_kinds; i++) {
         const char *schedule = schedule_kinds[i]->name;
         if (!strcmp(schedule, "interleaved")) continue; // needs more than one chunk: below
-        snprintf(words, sizeof words, "--schedule %s", schedule);
+        bool paired = !strcmp(schedule, "paired");      // is for experts of several ranks
+        snprintf(words, sizeof words, "--schedule %s%s", schedule,
+                 paired ? " --tp 1 --num-experts 4 --ep 2" : "");
         EXPECT_OK(make_spec(words, &options, counts, &spec));
         EXPECT(!strcmp(spec.schedule, schedule), "%s: %s", words, spec.schedule);
         options_destroy(&options);
