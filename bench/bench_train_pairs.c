@@ -8,6 +8,7 @@
 // that they do not depend on what else the machine does. "apart" is the schedule 1f1b. "hidden" is the share of the
 // travel that a step of pairs does not take longer for, beside that of the simulator for layers of equal parts: the
 // first forward and the last backward are alone. Medians of some steps.
+#include "median.h"
 #include "table.h"
 #include "train/train.h"
 #include <math.h>
@@ -39,7 +40,7 @@ static _Thread_local struct {
 } under_way[MOST_UNDER_WAY];
 static _Thread_local double last_due_s, waited_s;
 
-static double now_s(void) { return clock_thread_s() + waited_s; }
+static double rank_s(void) { return clock_thread_s() + waited_s; }
 
 CommRequest *__wrap_comm_all_to_all_start(Comm *comm, Stream *stream, Tensor in, Tensor out) {
     CommRequest *request = __real_comm_all_to_all_start(comm, stream, in, out);
@@ -47,7 +48,7 @@ CommRequest *__wrap_comm_all_to_all_start(Comm *comm, Stream *stream, Tensor in,
     if (in.dtype == I32) return request; // counts
     while (i < MOST_UNDER_WAY && under_way[i].request) i++;
     CHECK(i < MOST_UNDER_WAY, "more than %d all-to-alls under way", MOST_UNDER_WAY);
-    last_due_s = fmax(last_due_s, now_s()) + travel_s;
+    last_due_s = fmax(last_due_s, rank_s()) + travel_s;
     under_way[i].request = request, under_way[i].due_s = last_due_s;
     return request;
 }
@@ -55,7 +56,7 @@ CommRequest *__wrap_comm_all_to_all_start(Comm *comm, Stream *stream, Tensor in,
 void __wrap_comm_wait(Comm *comm, Stream *stream, CommRequest **request) {
     for (int i = 0; i < MOST_UNDER_WAY && *request; i++) {
         if (under_way[i].request != *request) continue;
-        waited_s += fmax(0, under_way[i].due_s - now_s());
+        waited_s += fmax(0, under_way[i].due_s - rank_s());
         under_way[i].request = NULL;
     }
     __real_comm_wait(comm, stream, request);
@@ -96,11 +97,6 @@ typedef struct {
     double seconds; // of a step, on rank 0
 } Step;
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static Status measure_step(Comm *world, void *arg) {
     enum { TOKENS = MICROBATCHES * SEQUENCE };
     Step *step = arg;
@@ -116,12 +112,11 @@ static Status measure_step(Comm *world, void *arg) {
     Batch batch = {.num_microbatches = MICROBATCHES, .tokens = tokens, .labels = labels};
     TRY(engine_open(&engine, &spec, world));
     for (int i = -1; i < STEPS; i++) {
-        double start_s = now_s();
+        double start_s = rank_s();
         engine_gradients(engine, batch, 1);
-        if (i >= 0) times[i] = now_s() - start_s;
+        if (i >= 0) times[i] = rank_s() - start_s;
     }
-    qsort(times, STEPS, sizeof *times, ascending);
-    if (comm_rank(world) == 0) step->seconds = times[STEPS / 2];
+    if (comm_rank(world) == 0) step->seconds = median(times, STEPS);
     engine_close(engine);
     free(tokens);
     return OK;

@@ -399,3 +399,12 @@ static inline void expect_weights(const char *path, const ModelShape *shape, uin
     model_source_close(source);
     free(weights);
 }
+
+// A model that is not opened, and what is said of it.
+static inline void expect_source_refused(const char *path, Status wanted, const char *told) {
+    ModelSource *source;
+    Status status = model_source_open(&source, path, -1);
+    EXPECT(status == wanted && !source, "exit %d instead of %d: %s", status, wanted, fail_message());
+    EXPECT(strstr(fail_message(), told), "no '%s' in: %s", told, fail_message());
+    model_source_close(source);
+}

@@ -67,14 +67,6 @@ static void copy_config(const char *from, const char *to, const char *old, const
     free(text);
 }
 
-static void expect_refused(const char *path, Status wanted, const char *told) {
-    ModelSource *source;
-    Status status = model_source_open(&source, path, -1);
-    EXPECT(status == wanted && !source, "exit %d instead of %d: %s", status, wanted, fail_message());
-    EXPECT(strstr(fail_message(), told), "no '%s' in: %s", told, fail_message());
-    model_source_close(source);
-}
-
 static Path exported(const char *name, MakeShape *shape) {
     ModelShape s = shape();
     Path save = path_of(name), folder = inside(save.text, "hf");
@@ -108,7 +100,7 @@ static void changed_tensors(void) {
         copy_config(from.text, folder.text, NULL, NULL);
         rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text,
                 cases[i].change);
-        expect_refused(folder.text, cases[i].status, cases[i].told);
+        expect_source_refused(folder.text, cases[i].status, cases[i].told);
     }
 }
 
@@ -169,7 +161,7 @@ static void changed_config(void) {
         Path folder = path_of(name);
         copy_config(from.text, folder.text, cases[i].old, cases[i].new);
         rewrite(inside(from.text, tensors_name).text, inside(folder.text, tensors_name).text, (Change){0});
-        expect_refused(folder.text, cases[i].status, cases[i].told);
+        expect_source_refused(folder.text, cases[i].status, cases[i].told);
     }
 }
 
@@ -210,7 +202,7 @@ static void large_base(void) {
     }
     model_source_close(source);
     copy_config(from.text, folder.text, "\"rope_theta\": 50000.0", "\"rope_theta\": 1e13");
-    expect_refused(folder.text, ERR_DATA, "\"rope_theta\" is not a number from 2 to 1e+12");
+    expect_source_refused(folder.text, ERR_DATA, "\"rope_theta\" is not a number from 2 to 1e+12");
 }
 
 // As others spell what is read here too, or leave it to be as it is without.
@@ -288,16 +280,16 @@ static void several_files(void) {
     Path from = exported("one_file", llama), folder = path_of("two_files"),
          tensors = inside(from.text, tensors_name);
     copy_config(from.text, folder.text, NULL, NULL);
-    expect_refused(folder.text, ERR_NO_INPUT, "neither model.safetensors nor");
+    expect_source_refused(folder.text, ERR_NO_INPUT, "neither model.safetensors nor");
     rewrite(tensors.text, inside(folder.text, "model-00001-of-00002.safetensors").text,
             (Change){.part = 0, .parts = 2});
     write_index(folder.text, tensors.text, "model-00002-of-00002.safetensors");
-    expect_refused(folder.text, ERR_NO_INPUT, "model-00002-of-00002.safetensors");
+    expect_source_refused(folder.text, ERR_NO_INPUT, "model-00002-of-00002.safetensors");
     rewrite(tensors.text, inside(folder.text, "model-00002-of-00002.safetensors").text,
             (Change){.part = 1, .parts = 2});
     expect_weights(folder.text, &shape, 5);
     write_index(folder.text, tensors.text, "../model.safetensors");
-    expect_refused(folder.text, ERR_DATA, "not a file's name");
+    expect_source_refused(folder.text, ERR_DATA, "not a file's name");
 }
 
 // ---- which model is chosen --------------------------------------------------------------------------------
@@ -349,9 +341,9 @@ static void choice(void) {
     expect_step(save.text, -1, 2);
     damage(save.text, 1);
     damage(save.text, 2);
-    expect_refused(save.text, ERR_DATA, "none of 3 checkpoints can be read; of the newest: ");
+    expect_source_refused(save.text, ERR_DATA, "none of 3 checkpoints can be read; of the newest: ");
     EXPECT(strstr(fail_message(), "step-00000003"), "%s", fail_message());
-    expect_refused(path_of("nothing").text, ERR_NO_INPUT, "there is no such folder");
+    expect_source_refused(path_of("nothing").text, ERR_NO_INPUT, "there is no such folder");
     Path folder = exported("no_steps", llama);
     EXPECT(model_source_open(&source, folder.text, 7) == ERR_USAGE, "a Hugging Face model has steps");
 }
@@ -364,15 +356,16 @@ static void another_model(void) {
     said.untied = false;
     make_mistaken(save.text, &is, &said, 2, 5); // a head too many
     expect_step(save.text, -1, 1);
-    expect_refused(inside(save.text, "step-00000002").text, ERR_DATA, "15 tensors; its model has 14");
+    expect_source_refused(inside(save.text, "step-00000002").text, ERR_DATA, "15 tensors; its model has 14");
     make_mistaken(save.text, &said, &is, 3, 5);
-    expect_refused(inside(save.text, "step-00000003").text, ERR_DATA, "output_layer.weight is missing");
+    expect_source_refused(inside(save.text, "step-00000003").text, ERR_DATA,
+                          "output_layer.weight is missing");
     said = is, said.ffn = 32;
     make_mistaken(save.text, &is, &said, 4, 5); // larger than it should be
-    expect_refused(inside(save.text, "step-00000004").text, ERR_DATA,
-                   "mlp.linear_fc1.weight is [128, 32]; in its model it is [64, 32]");
+    expect_source_refused(inside(save.text, "step-00000004").text, ERR_DATA,
+                          "mlp.linear_fc1.weight is [128, 32]; in its model it is [64, 32]");
     make_mistaken(save.text, &said, &is, 5, 5); // smaller
-    expect_refused(inside(save.text, "step-00000005").text, ERR_DATA, "in its model it is");
+    expect_source_refused(inside(save.text, "step-00000005").text, ERR_DATA, "in its model it is");
     expect_step(save.text, -1, 1);
 }
 

@@ -266,14 +266,6 @@ static void written_in_bf16(void) {
 
 // ---- what is refused ----------------------------------------------------------------------------------------
 
-static void expect_refused(const char *path, Status wanted, const char *told) {
-    ModelSource *source;
-    Status status = model_source_open(&source, path, -1);
-    EXPECT(status == wanted && !source, "exit %d instead of %d: %s", status, wanted, fail_message());
-    EXPECT(strstr(fail_message(), told), "no '%s' in: %s", told, fail_message());
-    model_source_close(source);
-}
-
 static void damaged(void) {
     static const struct {
         Damage damage;
@@ -295,11 +287,12 @@ static void damaged(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32];
         snprintf(name, sizeof name, "damaged%zu", i);
-        expect_refused(packed_folder(name, cases[i].damage, false).text, cases[i].status, cases[i].told);
+        expect_source_refused(packed_folder(name, cases[i].damage, false).text, cases[i].status,
+                              cases[i].told);
     }
     Path folder = packed_folder("method", (Damage){0}, false);
     write_config(path_of("method/plain").text, folder.text, "awq");
-    expect_refused(folder.text, ERR_UNAVAILABLE, "weights quantised by awq are not read");
+    expect_source_refused(folder.text, ERR_UNAVAILABLE, "weights quantised by awq are not read");
 }
 
 static void not_a_number(void) {
