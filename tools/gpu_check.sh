@@ -58,6 +58,8 @@ skip() {
 }
 note() { printf '%s\n' "$*" >"$work/note"; }
 rehearsal() { [[ $device != cuda ]]; }
+# limit SECONDS: what one command may take; a rehearsal's machine is slow and busy.
+limit() { if rehearsal; then echo $((5 * $1)); else echo "$1"; fi; }
 # need_build [PROGRAM...]: beside trireme, in the build folder; and that there is the device, without which tests that choose
 # their devices have nothing to do.
 need_build() {
@@ -163,7 +165,7 @@ each_case() {
     "$build/tests/test_device_bits" list | if rehearsal; then awk 'NR % 12 == 1'; else cat; fi >"$work/cases"
     # shellcheck disable=SC2016 # for the inner shell
     xargs -a "$work/cases" -d '\n' -P "$(($(nproc) < 8 ? $(nproc) : 8))" -I @@ env TRIREME_TEST_DEVICE="$device" \
-        TRIREME_TEST_CASE=@@ OMP_NUM_THREADS=1 timeout -k 5 30 sh -c '"$@" || echo "FAILED $TRIREME_TEST_CASE"' \
+        TRIREME_TEST_CASE=@@ OMP_NUM_THREADS=1 timeout -k 5 "$(limit 30)" sh -c '"$@" || echo "FAILED $TRIREME_TEST_CASE"' \
         - "$@" >"$work/cases.log" 2>&1
     cat "$work/cases.log"
     number cases "$(wc -l <"$work/cases")"
@@ -187,7 +189,7 @@ stage_numerics() {
     local failed=() name
     for name in attention cached float8 numbers laws; do
         rehearsal && [[ $name == laws || $name == numbers ]] && continue
-        TRIREME_TEST_DEVICE=$device TRIREME_TEST_SHORT=$(rehearsal && echo 1) timeout -k 5 60 "$build/tests/test_device_$name" ||
+        TRIREME_TEST_DEVICE=$device TRIREME_TEST_SHORT=$(rehearsal && echo 1) timeout -k 5 "$(limit 60)" "$build/tests/test_device_$name" ||
             failed+=("$name")
     done
     number failed ${#failed[@]}
@@ -271,7 +273,7 @@ p2-float8     same --ranks 2 --pp 2 --bf16 --fp8-format hybrid
 law_run() { # NAME WORD...
     local name=$1
     shift
-    timeout -k 5 60 "$build/trireme" train --mock-data --tokenizer-type NullTokenizer --vocab-size 500 --num-layers 4 \
+    timeout -k 5 "$(limit 60)" "$build/trireme" train --mock-data --tokenizer-type NullTokenizer --vocab-size 500 --num-layers 4 \
         --hidden-size 128 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1 --global-batch-size 4 --lr 1e-3 --seed 3 \
         --eval-iters 0 --plain --log-interval 1 --train-iters "$law_steps" --device "$device" --ranks-per-gpu 4 "$@" \
         --metrics "$work/law-$name.jsonl" >"$work/law-$name.log" 2>&1 || {
@@ -317,7 +319,7 @@ stage_nccl() {
     local gpus law_steps=10
     "$build/trireme" devices
     device_row | grep -q '"found": true, "name": "NCCL"' || skip "there is no NCCL here"
-    TRIREME_TEST_DEVICE=$device timeout -k 5 60 "$build/tests/test_device_link" || { echo "failed: a link of one rank" && return 1; }
+    TRIREME_TEST_DEVICE=$device timeout -k 5 "$(limit 60)" "$build/tests/test_device_link" || { echo "failed: a link of one rank" && return 1; }
     rehearsal && law_steps=2 && export TRIREME_SIM_GPUS=${TRIREME_SIM_GPUS:-2}
     gpus=$(device_row | grep -o '"uuid"' | wc -l)
     number gpus "$gpus"
