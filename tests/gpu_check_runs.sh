@@ -5,7 +5,7 @@ set -uo pipefail
 # shellcheck source=tests/cases.sh
 source "${BASH_SOURCE%/*}/cases.sh" "$@"
 build=${trireme%/*}
-check_gpu() { "$here/../tools/gpu_check.sh" --device cuda-sim --build "$build" --out "$PWD/out" "$@" >out.log 2>&1 </dev/null; }
+check_gpu() { "$here/../tools/gpu_check.sh" --device cuda-sim --build "$build" --out "$PWD/out" --budget 1100 "$@" >out.log 2>&1 </dev/null; }
 result_of() { sed -n "s/.*\"stage\": \"$1\", \"result\": \"\\([a-z]*\\)\".*/\\1/p" out/results.jsonl; }
 expect_result() { [[ $(result_of "$1") == "$2" ]] || complain "$1 is '$(result_of "$1")', not $2: $(cat out.log out/log.txt)"; }
 
@@ -79,11 +79,11 @@ fails_apart() {
 check "a stage that fails leaves the others" fails_apart
 
 keeps_budget() {
-    check_gpu --budget 130 --only facts,laws,trace || complain "exit $?: $(cat out.log)"
+    check_gpu --budget 290 --only facts,laws,trace || complain "exit $?: $(cat out.log)"
     expect_result facts passed
     expect_result laws skipped
     expect_result trace passed
-    grep -q '"note": "no time: 150 s of 1[0-9]* s that are left"' out/results.jsonl || complain "$(cat out/results.jsonl)"
+    grep -q '"note": "no time: 300 s of 2[0-9]* s that are left"' out/results.jsonl || complain "$(cat out/results.jsonl)"
 }
 check "a stage begins only if its time is left" keeps_budget
 

@@ -22,26 +22,26 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 70
 # Name, seconds at most, the same in a rehearsal on a slow and busy machine, what it is. In the order of what is lost most if
 # time runs out.
 stages="
-facts         20   90  what the machine has
+facts         20    90  what the machine has
 build        180  400  the program, its tests and benchmarks
-ops           90   90  every operation against the reference, each case in a process of its own
-bits          45   90  bits that the simulated GPU predicts, and that operations repeat
-numerics      60   90  the laws of operations: attention, caches, extreme numbers
-curve         60   90  the first steps of GPT-2 124M against the cpu's losses
-steps-small   60   90  GPT-2 124M: tokens per second
-steps-large  120   90  models of billions of parameters: tokens per second
-laws          75  150  ranks that share a GPU: grids, schedules, sharding, ways of messages against one rank
-nccl          30   90  the functions of NVIDIA's NCCL, by a link of one rank; with several GPUs ranks that it links
-saved         60  150  a run that goes on from its checkpoint, and text from it
-faults        40  120  a run on the device that looks at every operation
-rates         90   90  every operation beside copies and the best product
-operations    40   90  where a step's time goes, operation by operation, and where the GPU waits for the host
-algorithms    40   90  algorithms of a run's products by their time, and a run that takes them
-machine       90  120  a machine's file and a stack for plans, measured
-trace         30   90  forwards, backwards and the optimizer in a trace of five steps
-sanitizer     60   90  memory errors and races in small cases
-ncu           30   90  counters of the slowest kernels
-pytorch       80   90  PyTorch's steps on the same GPU
+ops           90   300  every operation against the reference, each case in a process of its own
+bits          45   300  bits that the simulated GPU predicts, and that operations repeat
+numerics      60   300  the laws of operations: attention, caches, extreme numbers
+curve         60   300  the first steps of GPT-2 124M against the cpu's losses
+steps-small   60   300  GPT-2 124M: tokens per second
+steps-large  120   300  models of billions of parameters: tokens per second
+laws          75  300  ranks that share a GPU: grids, schedules, sharding, ways of messages against one rank
+nccl          30   300  the functions of NVIDIA's NCCL, by a link of one rank; with several GPUs ranks that it links
+saved         60  300  a run that goes on from its checkpoint, and text from it
+faults        40  300  a run on the device that looks at every operation
+rates         90   300  every operation beside copies and the best product
+operations    40   300  where a step's time goes, operation by operation, and where the GPU waits for the host
+algorithms    40   300  algorithms of a run's products by their time, and a run that takes them
+machine       90  300  a machine's file and a stack for plans, measured
+trace         30   150  forwards, backwards and the optimizer in a trace of five steps
+sanitizer     60   300  memory errors and races in small cases
+ncu           30   300  counters of the slowest kernels
+pytorch       80   300  PyTorch's steps on the same GPU
 "
 
 die() {
