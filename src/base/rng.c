@@ -87,7 +87,7 @@ static void near_box_muller(const Words *u, const Words *v, Doubles *a, Doubles 
     *b = (Doubles)((((Words)cosine & odd) | ((Words)sine & ~odd)) ^ minus_b);
 }
 
-// What near_box_muller leaves open: whether the exact number and the near one are rounded to the same float.
+// Returns whether x, which is within 2^-45 of the exact number, may be rounded to another float than that number is.
 static bool is_open(double x) { return (float)(x - 0x1p-45) != (float)(x + 0x1p-45); }
 
 // The normals of PAIRS / 2 blocks, those of normal_block: what is near a number between two floats is computed exactly.

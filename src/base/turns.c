@@ -20,7 +20,7 @@ enum { STACK_BYTES = 8 << 20 };
 typedef enum { FIRST, SECOND } Side;
 
 struct Turns {
-    char *memory; // a page that nobody may touch, and the stack
+    char *memory; // a guard page, and the stack
     size_t guard_bytes;
     ucontext_t contexts[2];
     bool ended[2];

@@ -138,7 +138,7 @@ static void add_ids(Text *out, const Vocabulary *v, const char *key, bool first)
 
 static const char bos_key[] = "tokenizer.ggml.bos_token_id", eos_key[] = "tokenizer.ggml.eos_token_id";
 
-// What other libraries put before and after a text.
+// Adds the post-processor: which tokens begin and end a text.
 static void add_processor(Text *out, const Vocabulary *v, bool begins, bool ends) {
     if (!begins && !ends) {
         text_add(out, "\"post_processor\": null,\n");

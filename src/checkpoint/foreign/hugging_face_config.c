@@ -185,7 +185,7 @@ static Status read_latents(Config *c, const Family *f, ModelShape *s) {
         c->what, s->heads, s->groups, rotated, s->value_size);
 }
 
-// Of the sigmoid in the gate of GPT-OSS.
+// GPT-OSS computes its gate as g * sigmoid(1.702 g).
 #define QUICK_SLOPE 1.702
 
 // The activation of the gate, or of an MLP without one.

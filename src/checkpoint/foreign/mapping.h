@@ -26,19 +26,17 @@ typedef struct {
     float plus;        // the file has this added to each element
 } TheirTensor;
 
-// Rows of a weight: all, those of queries, keys or values, or one half of fc1.
-// Of two more that are all rows the last of each head, or of the weight, are rotated columns; of the last one the file
-// has the rows of gate and up in turn.
+// Rows of a weight.
 typedef enum {
     PART_ALL,
     PART_QUERY,
     PART_KEY,
     PART_VALUE,
-    PART_GATE,
+    PART_GATE, // the first half of fc1
     PART_UP,
-    PART_ROTATED_LAST,
-    PART_KEY_LAST,
-    PART_IN_TURN
+    PART_ROTATED_LAST, // all; the last of each head are rotated
+    PART_KEY_LAST,     // all; the last of the weight are rotated
+    PART_IN_TURN       // all; the file has those of gate and up in turn
 } WeightPart;
 
 // Rows of one of our weights that follow each other in one tensor of the other format, from its row `first` on. They

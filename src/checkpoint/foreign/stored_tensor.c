@@ -56,7 +56,7 @@ static Status check_bytes(const Safetensors *file, const SafeTensor *t, const Th
     return check_shape(file, t, shape, ndim);
 }
 
-// What is there is `t`, and the other one of the two is not.
+// Refuses blocks without scales, or scales without blocks: `t` is the one that is there.
 static Status alone(const Safetensors *file, const SafeTensor *t, const char *name, const char *ending) {
     return fail(ERR_DATA,
                 "%s: tensor %s is there, and %s%s is missing: MXFP4 needs both. A download may have left out "
