@@ -355,7 +355,7 @@ def check_refused():
     refused_adapter("is a pickle", "bad_empty")
     open("bad_empty/adapter_model.safetensors", "w").close()
     refused_adapter("bad_empty/adapter_model.safetensors", "bad_empty")
-    refused('names the model "somebody/model-7b", which is not at that path', TRIREME, "export", "--load",
+    refused('names the model "somebody/model-7b", which is neither at that path nor in', TRIREME, "export", "--load",
             altered("baseless", {"base_model_name_or_path": "somebody/model-7b"}), "--output", "never")
     refused("is an adapter, and so is llama_lora", TRIREME, "export", "--load", "llama_lora", "--adapter", "llama_lora", "--output",
             "never")
