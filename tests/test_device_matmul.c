@@ -254,9 +254,7 @@ static void rounding_law(void) {
 
 // Whether TRIREME_MAX_CPU_ISA leaves the kernels that are taken without it: then this run would show nothing new.
 static bool limit_changes_nothing(void) {
-    int best = 0;
-    while (!cpu_variants[best].runs_here()) best++;
-    return getenv("TRIREME_MAX_CPU_ISA") && !strcmp(device_kernels("cpu"), cpu_variants[best].name);
+    return getenv("TRIREME_MAX_CPU_ISA") && cpu_best() == cpu_best_up_to(NULL);
 }
 
 int main(int argc, char **argv) {

@@ -101,7 +101,7 @@ void device_near(const char *kind, int rank_here, const char *sysfs, Cores *near
 // Waits for what is under way. Close the arenas that live in its memory, and its other streams, first.
 void device_close(Device *device);
 // Returns the name of the kernels that a device takes. The cpu backend: "amx", "avx512_bf16", "avx512", "avx2" or
-// "baseline", the best that the CPU runs, or the best up to what TRIREME_MAX_CPU_ISA names; where the user's
+// "baseline", the fastest that the CPU runs, or the fastest up to what TRIREME_MAX_CPU_ISA names; where the user's
 // ONEDNN_MAX_CPU_ISA or DNNL_MAX_CPU_ISA limits products, "amx (products: DNNL_MAX_CPU_ISA)". Other kinds: "".
 const char *device_kernels(const char *kind);
 // Names what the arithmetic of this process is done with: the instruction set of the kernels, oneDNN with the
