@@ -76,6 +76,8 @@ def run(words):
 
 def ours(a, steps):
     metrics = a.folder + "/metrics.jsonl"
+    if os.path.exists(metrics):  # a run appends to it
+        os.remove(metrics)
     _, cpu, peak = run([a.trireme, "train", "--load", a.folder, "--finetune", "--mock-data", "--vocab-size", "32000", "--seq-length",
                         str(a.seq), "--micro-batch-size", "1", "--global-batch-size", "1", "--train-iters", str(steps), "--lr", "1e-4",
                         "--eval-iters", "0", "--bf16", "--lora-rank", str(a.rank), "--threads", str(a.threads), "--metrics", metrics])
