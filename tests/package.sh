@@ -30,7 +30,7 @@ if check "pages and completions lie where programs look for them"; then
     done
 fi
 if check "a package for Debian has the program and what it needs"; then
-    if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
+    if (($(command -v cpack dpkg-shlibdeps file | wc -l) == 3)); then
         cpack --config "$build/CPackConfig.cmake" -B "$PWD/packages" >log 2>&1 || complain "$(tail -3 log)"
         dpkg-deb -x packages/trireme_*.deb unpacked || complain "it cannot be unpacked"
         dpkg-deb -f packages/trireme_*.deb Depends | grep -q libc6 || complain "it depends on no library"
