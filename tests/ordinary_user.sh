@@ -15,11 +15,11 @@ printf '#!/bin/sh\necho 1000\n' >bin/id
 printf '#!/bin/sh\nexit 0\n' | tee bin/apt-get >bin/apt-cache
 chmod +x bin/*
 
-# expect STATUS WORDS...: of ./run build.
+# expect COMMAND STATUS WORDS...: of ./run COMMAND.
 expect() {
-    local want=$1 words status=0
-    shift
-    env -i PATH="$folder/bin" HOME="$folder" bash "$root/run" build >said 2>&1 </dev/null || status=$?
+    local command=$1 want=$2 words status=0
+    shift 2
+    env -i PATH="$folder/bin" HOME="$folder" bash "$root/run" "$command" >said 2>&1 </dev/null || status=$?
     for words in "$@"; do
         grep -qF -- "$words" said || { echo "FAILED: '$words' is not in:" && cat said && exit 1; }
     done
@@ -28,7 +28,9 @@ expect() {
 
 names=("ask whoever administers this machine for" "install --no-install-recommends gcc libc6-dev cmake g++"
     "and to build all of it for: ninja-build libopenmpi-dev openmpi-bin libdnnl-dev")
-expect 69 "there is no sudo: " "${names[@]}"
+expect build 69 "there is no sudo: " "${names[@]}"
+expect demo 69 "there is no sudo: " "install --no-install-recommends gcc libc6-dev cmake g++ procps libopenmpi-dev openmpi-bin" \
+    "and to build all of it for: ninja-build libdnnl-dev"
 printf '#!/bin/sh\nexit 1\n' >bin/sudo
 chmod +x bin/sudo
-expect 77 "sudo does not let you install packages: " "${names[@]}"
+expect build 77 "sudo does not let you install packages: " "${names[@]}"

@@ -22,14 +22,7 @@ if check "runs, weights and text are those of the program"; then
     grep -q "^library: " out || complain "it did not come to its end: $(cat out)"
 fi
 if check "the notebook of the documentation runs"; then
-    /usr/bin/python3 - "$sources/docs/example.ipynb" >log 2>&1 <<'PY' || complain "$(tail -5 log)"
-import json, sys
-names = {}
-for cell in json.load(open(sys.argv[1]))["cells"]:
-    if cell["cell_type"] == "code":
-        exec("".join(cell["source"]), names)
-assert names["losses"][-1] < names["losses"][0] - 0.5, names["losses"]
-PY
+    /usr/bin/python3 "$here/ecosystem/notebook.py" "$sources/docs/example.ipynb" >log 2>&1 || complain "$(tail -5 log)"
 fi
 if check "a program in C links, and C++ takes the header"; then
     cat >reader.c <<'C'

@@ -179,12 +179,13 @@ demo_print_losses() {
     rm -f "${columns[@]}"
 }
 
-# The same text from our checkpoint and from the exported model, and one drawn at random.
+# The same text from our checkpoint and from the exported model, and one drawn at random. The export keeps every bit: of a
+# model that has learned little, several tokens are nearly as likely, and weights rounded to bf16 may choose another one.
 demo_use() {
     local prompt="#define " model=$demo_folder/checkpoints hf=$demo_folder/hugging-face ours theirs
     say "" "Generating text from the newest checkpoint, and exporting the model."
     rm -rf "$hf" "$demo_folder/model.gguf"
-    stage "Hugging Face folder" build/trireme export --load "$model" --to hf --output "$hf"
+    stage "Hugging Face folder" build/trireme export --load "$model" --to hf --dtype f32 --output "$hf"
     stage "GGUF file for llama.cpp" build/trireme export --load "$model" --to gguf --dtype f16 \
         --output "$demo_folder/model.gguf"
     ours=$(demo_generate "$model" "$prompt" --temperature 0 --max-new-tokens 40)

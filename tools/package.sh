@@ -4,6 +4,7 @@
 
 deb_packages=(
     "dpkg-dev command:dpkg-shlibdeps"
+    "file command:file"
 )
 wheel_packages=(
     "python3-venv python:ensurepip"

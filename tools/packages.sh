@@ -34,8 +34,12 @@ lint_packages=(
     "clang-format-14? command:clang-format-14"
     "shellcheck command:shellcheck"
 )
+# The demo starts processes by MPI.
 demo_packages=(
+    "${build_packages[@]}"
     "procps command:pgrep"
+    "libopenmpi-dev command:mpicc"
+    "openmpi-bin command:mpirun"
 )
 test_packages=(
     "clang command:clang++"
