@@ -120,6 +120,29 @@ if check "biases of experts follow loads, and are saved, in bf16 too"; then
         complain "losses differ: $(metric lm_loss bias | tail -3) and $(metric lm_loss further_on)"
     timeout 60 "$trireme" evaluate --load again --data-path documents >verb.log 2>&1 || complain "evaluate: $(tail -1 verb.log)"
 fi
+if check "experts multiply in few bits, with the same bits on other expert ranks, also from a checkpoint"; then
+    few_bits=("${experts[@]}" --moe-ffn-hidden-size 64 --bf16 --virtual-data-parallel 8)
+    train wide "${few_bits[@]}"
+    while read -r name options; do
+        read -ra recipe <<<"$options"
+        train "$name" "${few_bits[@]}" "${recipe[@]}" --save "$name" --save-interval 3
+        train "$name 4" "${few_bits[@]}" "${recipe[@]}" --ranks 4 --expert-model-parallel-size 4
+        expect_same lm_loss "$name" "$name 4"
+        expect_same grad_norm "$name" "$name 4"
+        paste <(metric lm_loss wide) <(metric lm_loss "$name") | awk '
+            { d = ($1 - $2) / $1; if (d > 1e-2 || d < -1e-2) bad = 1 } END { exit bad || NR != 6 }' ||
+            complain "$name is far from bf16: $(metric lm_loss wide) and $(metric lm_loss "$name")"
+        rm -r "$name/step-00000006"
+        train "$name on" "${few_bits[@]}" "${recipe[@]}" --ranks 2 --expert-model-parallel-size 2 --load "$name" --save "$name on"
+        [[ $(metric lm_loss "$name" | tail -3) == "$(metric lm_loss "$name on")" ]] ||
+            complain "losses differ: $(metric lm_loss "$name" | tail -3) and $(metric lm_loss "$name on")"
+    done <<'RECIPES'
+tensorwise --fp8-format hybrid
+delayed --fp8-format hybrid --fp8-recipe delayed --fp8-amax-history-len 3 --fp8-amax-compute-algo max
+mxfp8 --fp8-format e4m3 --fp8-recipe mxfp8
+nvfp4 --fp4-format e2m1
+RECIPES
+fi
 if check "experts that are copies of an MLP compute what it does"; then
     for biases in --disable-bias-linear --no-disable-bias-linear; do
         rm -rf dense copies

@@ -16,9 +16,11 @@ typedef struct {
     int ep, etp, experts;
     int64_t slot;
     Kind kind;
-    bool apart;
+    enum { TOGETHER, APART, APART_IN_UNITS, NUM_ORDERS } order;
     const char *device;
 } Setup;
+
+enum { UNIT = 4 };
 
 // The pairs of a rank of the group for each expert: the same on the ranks of etp.
 static int64_t count_of(const Setup *s, int rank, int expert) {
@@ -48,8 +50,8 @@ typedef struct {
 } Seen;
 
 // The rows of a stretch: those of rank 0, then of rank 1, each rank's next ones; or of one rank alone.
-static void expect_rows(const Context *c, const Setup *s, const Dispatch *d, DispatchStretch at, Tensor rows,
-                        Seen *seen) {
+static void expect_rows(const Context *c, const Setup *s, const Dispatch *d, DispatchStretch at, int source,
+                        Tensor rows, Seen *seen) {
     float *got = malloc(tensor_bytes(rows) + 1);
     CHECK(got, "no memory");
     int64_t bad = 0, n = 0;
@@ -57,7 +59,9 @@ static void expect_rows(const Context *c, const Setup *s, const Dispatch *d, Dis
     if (at.count) device_download(c->device, c->stream, got, tensor_rows(rows, at.begin, at.count));
     for (int rank = 0; rank < d->ranks; rank++) {
         int64_t *first = &seen->of[rank][at.expert], left = count_of(s, rank, expert) - *first;
-        if (d->apart && rank != at.source) continue;
+        if (d->rules.apart && rank != source) continue;
+        EXPECT(!at.count || !d->rules.apart || *first % d->rules.unit == 0, "a round begins with row %lld",
+               (long long)*first);
         for (; n < at.count && left-- && got[n * WIDTH] == element(rank, expert, *first, 0); n++, ++*first)
             for (int64_t k = 0; k < WIDTH; k++) bad += got[n * WIDTH + k] != element(rank, expert, *first, k);
     }
@@ -94,12 +98,19 @@ static Tensor upload_counts(const Context *c, Runtime *r, const Setup *s) {
 
 static void there_and_back(Runtime *r, const Setup *s) {
     Context *c = &r->context;
-    Dispatch d = dispatch_of(c, s->experts, PAIRS, s->slot, s->apart);
+    DispatchRules rules = {.slot = s->slot,
+                           .whole = s->order == APART,
+                           .apart = s->order != TOGETHER,
+                           .samples = s->order != TOGETHER};
+    if (s->order == APART_IN_UNITS) rules.unit = UNIT;
+    rules.grads_apart = s->order == APART;
+    Dispatch d = dispatch_of(c, s->experts, PAIRS, rules);
     DispatchPlan plan;
     Tensor sorted = tensor_take(&r->run, "sorted", PAIRS, WIDTH, F32),
            back = tensor_take(&r->run, "back", PAIRS, WIDTH, F32);
     Tensor rows = tensor_take(&r->run, "rows", dispatch_rows(&d), WIDTH, F32);
     Seen seen = {0};
+    c->first_sample = 100 + context_rank(c, ROLE_EXPERT);
     upload_sorted(c, s, sorted);
     device_zero(c->device, c->stream, back);
     dispatch_plan(c, &d, upload_counts(c, r, s), PAIRS, &plan);
@@ -107,12 +118,16 @@ static void there_and_back(Runtime *r, const Setup *s) {
         dispatch_send(c, &d, &plan, round, sorted, rows);
         for (int i = 0; i < dispatch_stretches(&d); i++) {
             DispatchStretch at = dispatch_stretch(&d, &plan, round, i);
-            expect_rows(c, s, &d, at, rows, &seen);
+            int source = rules.apart ? i / d.here : 0;
+            EXPECT(at.source == (rules.grads_apart ? source : 0), "stretch %d has source %d", i, at.source);
+            EXPECT(!rules.samples || at.first_sample == 100 + source, "samples from %lld on",
+                   (long long)at.first_sample);
+            expect_rows(c, s, &d, at, source, rows, &seen);
             work(c, at, rows);
         }
         dispatch_return(c, &d, &plan, round, rows, back);
     }
-    EXPECT(!s->apart || plan.rounds <= 1, "%d rounds", plan.rounds);
+    EXPECT(s->order != APART || plan.rounds <= 1, "%d rounds", plan.rounds);
     for (int e = 0; e < d.here; e++)
         for (int rank = 0; rank < d.ranks; rank++)
             EXPECT(seen.of[rank][e] == count_of(s, rank, context_rank(c, ROLE_EXPERT) * d.here + e),
@@ -142,9 +157,11 @@ static Status on_rank(Comm *world, void *arg) {
 static void rows_come_and_go(const char *device, int first, int step) {
     static const int sizes[][3] = {{2, 1, 4}, {4, 1, 8}, {2, 2, 2}, {3, 1, 6}, {1, 1, 5}};
     static const int64_t slots[] = {0, 1, 7, PAIRS};
-    for (int i = first; i < 5 * 5 * NUM_KINDS; i += step) {
+    for (int i = first; i < 5 * 4 * NUM_ORDERS * NUM_KINDS; i += step) {
         const int *size = sizes[i % 5];
-        Setup s = {size[0], size[1], size[2], slots[i / 5 % 5 % 4], (Kind)(i / 25), i / 5 % 5 == 4, device};
+        Setup s = {
+            .ep = size[0], .etp = size[1], .experts = size[2], .slot = slots[i / 5 % 4], .device = device};
+        s.kind = i / 20 % NUM_KINDS, s.order = i / 20 / NUM_KINDS;
         EXPECT_OK(comm_launch(
             (CommOptions){.transport = "threads", .ranks = s.ep * s.etp, .timeout_s = 60, .check = i % 2},
             on_rank, &s));
@@ -161,9 +178,10 @@ static Status rounds_on_rank(Comm *world, void *arg) {
     Grid grid = GRID(1, 4, 1);
     grid.size[AXIS_EP] = 4;
     EXPECT_OK(groups_open(&c.groups, world, topology_of(grid, comm_rank(world)), ALL_ROLES));
-    Dispatch d = dispatch_of(&c, 8, 1000, 0, false);
+    Dispatch d = dispatch_of(&c, 8, 1000, (DispatchRules){0});
     EXPECT(d.slot == 313 && dispatch_rows(&d) == 1252, "slots of %lld", (long long)d.slot);
-    EXPECT(dispatch_of(&c, 8, 100, 400, false).slot == 100, "a slot of more pairs than there are");
+    EXPECT(dispatch_of(&c, 8, 100, (DispatchRules){.slot = 400}).slot == 100,
+           "a slot of more pairs than there are");
     groups_close(&c.groups);
     return OK;
 }

@@ -248,8 +248,8 @@ typedef struct {
 // dW, then with the same added.
 static void check_weight_gradient(Runtime *r, const Setup *s, const Linear *linear, Tensor x, Tensor dy,
                                   Tensors *t) {
-    quantised(s, PRODUCT_WEIGHT, FACTOR_DY, linear->rounding, &t->dy, &t->a);
-    quantised(s, PRODUCT_WEIGHT, FACTOR_X, linear->rounding, &t->x, &t->b);
+    quantised(s, PRODUCT_WEIGHT, FACTOR_DY, linear->few_bits.rounding, &t->dy, &t->a);
+    quantised(s, PRODUCT_WEIGHT, FACTOR_X, linear->few_bits.rounding, &t->x, &t->b);
     linear_weight_gradient(&r->context, linear, x, dy);
     expect_product(r, s, "dW", linear->weight->grad, &t->a, t->pdy, true, &t->b, t->px, false, 1e-5);
     linear_weight_gradient(&r->context, linear, x, dy);
@@ -264,13 +264,13 @@ static void check_products(Runtime *r, const Setup *s, const Linear *linear, Ten
            dx = tensor_take(&r->run, "dx", t->x.rows, t->pw.cols, F32);
     // Fast sums of a GPU keep some 14 bits.
     double fast = strcmp(s->device, "cuda-sim") ? 1e-5 : 1e-3;
-    quantised(s, PRODUCT_FORWARD, FACTOR_X, linear->rounding, &t->x, &t->a);
-    quantised(s, PRODUCT_FORWARD, FACTOR_W, linear->rounding, &t->w, &t->b);
+    quantised(s, PRODUCT_FORWARD, FACTOR_X, linear->few_bits.rounding, &t->x, &t->a);
+    quantised(s, PRODUCT_FORWARD, FACTOR_W, linear->few_bits.rounding, &t->w, &t->b);
     linear_forward(c, linear, tx, (Tensor){0}, y);
     expect_product(r, s, "y", y, &t->a, t->px, false, &t->b, t->pw, true, fast);
     check_bias(r, s, linear, tx, &t->a, t->px, &t->b, t->pw);
-    quantised(s, PRODUCT_INPUT, FACTOR_DY, linear->rounding, &t->dy, &t->a);
-    quantised(s, PRODUCT_INPUT, FACTOR_W, linear->rounding, &t->w, &t->b);
+    quantised(s, PRODUCT_INPUT, FACTOR_DY, linear->few_bits.rounding, &t->dy, &t->a);
+    quantised(s, PRODUCT_INPUT, FACTOR_W, linear->few_bits.rounding, &t->w, &t->b);
     linear_input_gradient(c, linear, tdy, dx);
     expect_product(r, s, "dx", dx, &t->a, t->pdy, false, &t->b, t->pw, false, 1e-5);
     check_weight_gradient(r, s, linear, tx, tdy, t);
@@ -305,12 +305,12 @@ static Status check_layer(Runtime *r, const Setup *s) {
                     .value = upload(r, &t.w, t.pw)};
     weight.grad = tensor_take(&r->run, "dW", t.pw.rows, t.pw.cols, F32);
     weight.grad_uninitialized = true;
-    Linear linear = {.weight = &weight, .float8 = s->float8, .recipe = s->recipe};
-    for (int i = 0; i < 2; i++) linear.rounding[i] = rng_key(11, "rounding", (uint64_t)i);
+    Linear linear = {.weight = &weight, .few_bits = {.format = s->float8, .recipe = s->recipe}};
+    for (int i = 0; i < 2; i++) linear.few_bits.rounding[i] = rng_key(11, "rounding", (uint64_t)i);
     c->first_sample = FIRST_SAMPLE, c->samples = SAMPLES;
     ModelMode mode = c->mode;
     mode.delayed.history = 4;
-    TRY(amax_open(&amax, &mode, &(Params){.num_linears = 1}, &r->run));
+    TRY(amax_open(&amax, &mode, &(Params){.num_matrices = 1}, &r->run));
     for (int i = 0; i < amax.rows; i++) amax.largest[i] = EARLIER[i];
     amax_begin(&amax, r->device, c->stream);
     c->amax = &amax;
@@ -385,7 +385,7 @@ static Status run_sequence(Comm *world, void *arg) {
     Runtime r;
     AmaxHistory amax = {0};
     TRY(runtime_open(&r, &spec, world));
-    TRY(amax_open(&amax, &mode, &(Params){.num_linears = 1}, &r.run));
+    TRY(amax_open(&amax, &mode, &(Params){.num_matrices = 1}, &r.run));
     for (int step = 0; step < 8; step++) {
         amax_begin(&amax, r.device, r.context.stream);
         // Each rank sees another part: the largest is on the last one.

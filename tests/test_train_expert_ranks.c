@@ -1,5 +1,5 @@
 // Experts on several ranks. Forwards have the same bits wherever the experts are, on the reference device, and with
-// leaves all steps have, on any device; without them steps agree within rounding. Nothing else that changes a run, from
+// leaves all steps have, on any device; without them steps agree within rounding. So it is with every recipe of few bits. Nothing else that changes a run, from
 // schedules to the number of rounds, changes a bit; and memory is what was predicted where all tokens go to one expert.
 #include "harness.h"
 #include "runs.h"
@@ -34,6 +34,21 @@ static RunPlan plan_of(const Where *at, const char *device, RunModel model) {
 
 static RunPlan plan_on(const Where *at, const char *device) { return plan_of(at, device, RUN_EXPERTS); }
 
+// The recipes of few bits, and none.
+enum { NO_RECIPE = NUM_RECIPES };
+
+static void use_recipe(RunPlan *plan, int recipe) {
+    ModelMode *mode = &plan->spec.mode;
+    if (recipe == NO_RECIPE) return;
+    mode->dtype = BF16;
+    mode->recipe = (ScalingRecipe)recipe;
+    mode->float8 = recipe == RECIPE_NVFP4 ? FLOAT4_E2M1 : FLOAT8_HYBRID;
+    mode->delayed = (DelayedScaling){.history = 2};
+}
+
+// Scales of tensors that are transformed first are made of all rows of an expert, which travel in one round.
+static bool has_one_round(int recipe) { return recipe == RECIPE_NVFP4; }
+
 static const char *name_of(const Where *at) {
     static _Thread_local char name[80];
     snprintf(name, sizeof name, "t%d d%d p%d etp%d ep%d%s", at->t, at->d, at->p, at->etp, at->ep,
@@ -57,63 +72,83 @@ static const Where places[][4] = {
 };
 enum { NUM_PLACES = sizeof places / sizeof *places };
 
+// Each recipe has one of the rows.
+static bool is_with(int recipe, int row) { return recipe == NO_RECIPE || (recipe + 1) % NUM_PLACES == row; }
+
 // Without a rate nothing is trained, so that every step is another forward of the same model.
-static void forwards_of(RunModel model) {
+static void forwards_of(RunModel model, int recipe) {
     for (int i = 0; i < NUM_PLACES; i += harness_short() ? 3 : 1) {
         RunResult first, result;
+        if (!is_with(recipe, i)) continue;
         for (int k = 0; k < 4 && places[i][k].t; k++) {
             const Where *at = &places[i][k];
-            for (int slot = 0; slot < (k ? 2 : 1); slot++) {
+            for (int slot = 0; slot < (k && !has_one_round(recipe) ? 2 : 1); slot++) {
                 RunPlan plan = plan_of(at, "reference", model);
+                use_recipe(&plan, recipe);
                 plan.lr = 0;
                 plan.spec.mode.dispatch_slot = slot ? 3 : 0;
                 if (!run_at(at, plan, k ? &result : &first)) return;
                 for (int step = 0; step < STEPS && k; step++)
-                    EXPECT(result.loss[step] == first.loss[step], "%s, slot %d: loss %.9g, not %.9g",
-                           name_of(at), slot, (double)result.loss[step], (double)first.loss[step]);
+                    EXPECT(result.loss[step] == first.loss[step],
+                           "%s, recipe %d, slot %d: loss %.9g, not %.9g", name_of(at), recipe, slot,
+                           (double)result.loss[step], (double)first.loss[step]);
             }
         }
     }
 }
 
 static void forwards_have_the_same_bits(void) {
-    forwards_of(RUN_EXPERTS);
-    forwards_of(RUN_BIASED_EXPERTS);
+    forwards_of(RUN_EXPERTS, NO_RECIPE);
+    forwards_of(RUN_BIASED_EXPERTS, NO_RECIPE);
+    for (int recipe = 0; recipe < NUM_RECIPES; recipe++)
+        forwards_of(recipe == RECIPE_DELAYED ? RUN_BIASED_EXPERTS : RUN_EXPERTS, recipe);
 }
 
-static void expect_near(const RunResult *got, const RunResult *want, const Where *at, int slot) {
+// Codes of few bits change with the last bit of what they are made of.
+static void expect_near_with(const RunResult *got, const RunResult *want, const Where *at, int slot,
+                             int recipe) {
+    double loss = recipe == NO_RECIPE ? 1e-5 : 1e-3, norm = recipe == NO_RECIPE ? 1e-4 : 1e-2;
     for (int step = 0; step < STEPS; step++)
-        EXPECT(fabs((double)got->loss[step] / (double)want->loss[step] - 1) < 1e-5 * (step + 1) &&
-                   fabs(got->norm[step] / want->norm[step] - 1) < 1e-4 * (step + 1),
+        EXPECT(fabs((double)got->loss[step] / (double)want->loss[step] - 1) < loss * (step + 1) &&
+                   fabs(got->norm[step] / want->norm[step] - 1) < norm * (step + 1),
                "%s, slot %d, step %d: loss %.9g, not %.9g, norm %.9g, not %.9g", name_of(at), slot, step,
                (double)got->loss[step], (double)want->loss[step], got->norm[step], want->norm[step]);
 }
 
+static void expect_near(const RunResult *got, const RunResult *want, const Where *at, int slot) {
+    expect_near_with(got, want, at, slot, NO_RECIPE);
+}
+
 // Also in many rounds, whose rows the backward sends again.
-static void steps_of(RunModel model) {
+static void steps_of(RunModel model, int recipe) {
     for (int i = 0; i < NUM_PLACES; i += harness_short() ? 3 : 1) {
         RunResult first, result;
+        if (!is_with(recipe, i)) continue;
         for (int k = 0; k < 4 && places[i][k].t; k++)
-            for (int slot = 0; slot < (k ? 2 : 1); slot++) {
+            for (int slot = 0; slot < (k && !has_one_round(recipe) ? 2 : 1); slot++) {
                 RunPlan plan = plan_of(&places[i][k], "cpu", model);
+                use_recipe(&plan, recipe);
                 plan.spec.mode.dispatch_slot = slot ? 3 : 0;
                 if (!run_at(&places[i][k], plan, k ? &result : &first)) return;
-                if (k) expect_near(&result, &first, &places[i][k], slot);
+                if (k) expect_near_with(&result, &first, &places[i][k], slot, recipe);
             }
     }
 }
 
 static void steps_agree(void) {
-    steps_of(RUN_EXPERTS);
-    steps_of(RUN_BIASED_EXPERTS);
+    steps_of(RUN_EXPERTS, NO_RECIPE);
+    steps_of(RUN_BIASED_EXPERTS, NO_RECIPE);
+    for (int recipe = 0; recipe < NUM_RECIPES; recipe++)
+        steps_of(recipe == RECIPE_DELAYED ? RUN_BIASED_EXPERTS : RUN_EXPERTS, recipe);
 }
 
-static void steps_with_leaves_of(RunModel model) {
+static void steps_with_leaves_of(RunModel model, int recipe) {
     static const Where all[] = {{1, 1, 1, 1, 1, false}, {1, 2, 1, 1, 2, false}, {1, 4, 1, 1, 2, false},
                                 {1, 4, 1, 1, 4, false}, {1, 4, 1, 1, 1, false}, {1, 2, 2, 1, 2, false}};
     RunResult first, result;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         RunPlan plan = plan_of(&all[i], "cpu", model);
+        use_recipe(&plan, recipe);
         plan.spec.virtual_data = 8;
         plan.spec.sharding = i == 2 ? SHARD_OPTIMIZER : SHARD_NOTHING;
         if (!run_at(&all[i], plan, i ? &result : &first)) return;
@@ -122,19 +157,22 @@ static void steps_with_leaves_of(RunModel model) {
 }
 
 static void leaves_keep_all_bits(void) {
-    steps_with_leaves_of(RUN_EXPERTS);
-    steps_with_leaves_of(RUN_BIASED_EXPERTS);
+    steps_with_leaves_of(RUN_EXPERTS, NO_RECIPE);
+    steps_with_leaves_of(RUN_BIASED_EXPERTS, NO_RECIPE);
+    for (int recipe = 0; recipe < NUM_RECIPES; recipe++)
+        steps_with_leaves_of(recipe % 2 ? RUN_BIASED_EXPERTS : RUN_EXPERTS, recipe);
 }
 
 // ---- what changes nothing ---------------------------------------------------------------------------------
 
-static void nothing_else_changes_a_bit(void) {
+static void nothing_else_changes_a_bit_of(int recipe) {
     static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false},
                        four = {1, 4, 2, 1, 2, false};
-    for (int slot = 0; slot < 2; slot++) {
+    for (int slot = 0; slot < (has_one_round(recipe) ? 1 : 2); slot++) {
         RunResult first, result;
         for (int way = 0; way < 6; way++) {
             RunPlan plan = plan_on(&at, "cpu");
+            use_recipe(&plan, recipe);
             plan.spec.mode.dispatch_slot = slot ? 5 : 0;
             plan.spec.overlap_gradients = plan.spec.overlap_weights = way == 1;
             if (way == 1) plan.spec.sharding = SHARD_OPTIMIZER;
@@ -148,6 +186,7 @@ static void nothing_else_changes_a_bit(void) {
         for (int way = 0; way < 4; way++) {
             static const char *const schedules[] = {"1f1b", "zb-h1", "gpipe", "paired"};
             RunPlan plan = plan_on(&two, "cpu");
+            use_recipe(&plan, recipe);
             plan.spec.mode.dispatch_slot = slot ? 5 : 0;
             plan.spec.schedule = schedules[way];
             if (!run_at(&two, plan, way ? &result : &first)) return;
@@ -156,6 +195,7 @@ static void nothing_else_changes_a_bit(void) {
         // A weight half needs the weights where it computes rows of later rounds again.
         for (int way = 0; way < 2; way++) {
             RunPlan plan = plan_on(&four, "cpu");
+            use_recipe(&plan, recipe);
             plan.spec.mode.dispatch_slot = slot ? 5 : 0;
             plan.spec.schedule = "zb-h1";
             plan.spec.shape.layers = plan.spec.split.layers = 2 * LAYERS; // more than the window holds
@@ -166,13 +206,18 @@ static void nothing_else_changes_a_bit(void) {
     }
 }
 
+static void nothing_else_changes_a_bit(void) {
+    nothing_else_changes_a_bit_of(NO_RECIPE);
+    nothing_else_changes_a_bit_of(RECIPE_TENSORWISE);
+}
+
 // A forward beside a backward, whose rows travel meanwhile: on every grid, in many rounds, and with whatever else
 // changes no bit.
 static void pairs_change_no_bit(void) {
     static const Where all[] = {
         {1, 4, 1, 1, 2, false}, {2, 2, 1, 1, 4, true}, {1, 2, 2, 1, 2, false}, {2, 2, 1, 2, 2, false}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        for (int way = 0; way < 8; way++) {
+        for (int way = 0; way < 10; way++) {
             RunResult apart, paired;
             RunPlan plan = plan_on(&all[i], way == 4 ? "check" : "cpu");
             plan.spec.mode.dispatch_slot = way == 1 ? 5 : 0;
@@ -182,6 +227,7 @@ static void pairs_change_no_bit(void) {
             if (way == 5) plan.check_comm = true;
             if (way == 6) plan.spec.shape.experts_period = 2, plan.spec.shape.experts_layers = 1;
             if (way == 7) plan.spec.mode.recompute = RECOMPUTE_SELECTIVE;
+            if (way >= 8) use_recipe(&plan, way == 8 ? RECIPE_TENSORWISE : RECIPE_DELAYED);
             if (!run_at(&all[i], plan, &apart)) return;
             plan.spec.schedule = "paired";
             if (!run_at(&all[i], plan, &paired)) return;
@@ -322,12 +368,15 @@ static void make_routers_equal(Engine *engine, void *self) {
 
 static void worst_routing_fits(void) {
     static const Where all[] = {{1, 4, 1, 1, 2, false}, {1, 4, 1, 1, 4, false}, {2, 2, 1, 2, 2, true}};
-    for (size_t i = 0; i < 4 * sizeof all / sizeof *all; i++) {
-        const Where *at = &all[i / 4];
-        RunPlan plan = plan_on(at, i & 1 ? "check" : "cpu");
+    enum { PLACES = sizeof all / sizeof *all };
+    for (size_t i = 0; i < (4 + NUM_RECIPES) * PLACES; i++) {
+        const Where *at = &all[i % PLACES];
+        size_t way = i / PLACES;
+        RunPlan plan = plan_on(at, way < 4 && way & 1 ? "check" : "cpu");
         RunResult result;
         plan.opened = make_routers_equal;
-        if (i & 2) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+        if (way & 2) plan.spec.mode.recompute = RECOMPUTE_UNIFORM, plan.spec.mode.recompute_layers = 1;
+        use_recipe(&plan, way < 4 ? NO_RECIPE : (int)way - 4);
         run_at(at, plan, &result);
     }
 }

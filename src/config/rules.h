@@ -20,6 +20,7 @@ extern Rule *const memory_rules[];   // rules_data.c: the tokenizer of a run wit
 Rule
     resolve_latents; // rules_latent.c: the sizes of heads that are made of latents, and what is not with them
 Rule resolve_experts;        // rules_experts.c: which layers have experts, and how they are chosen
+Rule check_experts_few_bits; // ... sizes of their products with factors of few bits ...
 Rule resolve_pairs;          // ... whether their exchange is hidden ...
 Rule check_pairs;            // ... and what that needs
 Rule resolve_windows;        // rules_attention.c: which layers have a window, and how wide it is
@@ -40,6 +41,16 @@ bool names_tokenizer_files(const Options *options);
 
 // Returns whether the MLP has a gate.   rules_model.c
 bool options_have_gate(const Options *options);
+// A recipe of scales for products of few bits, and the sizes whose multiples their products have: units for 8 bits work
+// on 16 numbers at a time, and blocks are whole.
+typedef struct {
+    const char *name;
+    int unit;
+} FewBitsRecipe;
+// Returns the recipe of the run, or NULL; and the option that wants its unit.   rules_model.c
+const FewBitsRecipe *few_bits_recipe(const Options *options);
+void few_bits_option(const Options *options, char option[64]);
+int64_t whole_units(int64_t x, int64_t unit); // the least multiple of unit that is x or more
 // Reads a list of layers, ones and zeros such as "([1]*5+[0])*2": after how many it repeats, and its bits. Fails with
 // ERR_CONFIG, which names the option.   rules_attention.c
 Status layer_pattern(const Options *options, const char *option, const char *text, int *period,

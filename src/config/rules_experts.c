@@ -126,6 +126,31 @@ Status check_pairs(Options *o) {
         option, sharding_names[o->shape.sharding], sharding_names[SHARD_OPTIMIZER]);
 }
 
+// ---- products of few bits ---------------------------------------------------------------------------------
+
+static Status check_width(const Options *o, const char *name, int width, int ranks) {
+    char option[64];
+    int unit = few_bits_recipe(o)->unit;
+    few_bits_option(o, option);
+    if (width == INT_UNSET || width / ranks % unit == 0) return OK;
+    return fail(ERR_CONFIG, "%s: %s %d over %d tensor ranks is not a multiple of %d: use %s %lld", option,
+                name, width, ranks, unit, name, (long long)whole_units(width, (int64_t)unit * ranks));
+}
+
+Status check_experts_few_bits(Options *o) {
+    int own = o->expert_tensor_parallel_size, ranks = own == INT_UNSET ? o->shape.tp : own;
+    if (o->num_experts == INT_UNSET || !few_bits_recipe(o)) return OK;
+    if (o->moe_ffn_hidden_size != INT_UNSET)
+        TRY(check_width(o, "--moe-ffn-hidden-size", o->moe_ffn_hidden_size, ranks));
+    TRY(check_width(o, "--moe-shared-expert-intermediate-size", o->moe_shared_expert_intermediate_size,
+                    o->shape.tp));
+    if (!o->fp4_format || o->expert_model_parallel_size == 1 || o->moe_dispatch_rows == INT_UNSET) return OK;
+    return fail(ERR_CONFIG,
+                "--moe-dispatch-rows %d with --fp4-format: all rows that an expert gets from a rank have one "
+                "scale, and travel in one round: leave it out",
+                o->moe_dispatch_rows);
+}
+
 Status resolve_experts(Options *o) {
     if (o->num_experts == INT_UNSET) return OK;
     TRY(check_beside(o));

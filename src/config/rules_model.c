@@ -229,12 +229,8 @@ static Status resolve_precision(Options *o) {
     return OK;
 }
 
-// Recipes of scales, and the sizes whose multiples their products have: units for 8 bits work on 16 numbers at a time,
-// and blocks are whole.
-static const struct {
-    const char *name;
-    int unit;
-} RECIPES[] = {{"tensorwise", 16}, {"delayed", 16}, {"blockwise", 128}, {"mxfp8", 32}, {"nvfp4", 16}};
+static const FewBitsRecipe RECIPES[] = {
+    {"tensorwise", 16}, {"delayed", 16}, {"blockwise", 128}, {"mxfp8", 32}, {"nvfp4", 16}};
 
 static const char *recipe_of(const Options *o) { return o->fp4_format ? o->fp4_recipe : o->fp8_recipe; }
 
@@ -270,28 +266,30 @@ static Status check_few_bits(Options *o) {
     return check_recipe(o);
 }
 
-static int64_t whole_units(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
-// The unit of the recipe, and the option that wants it; 0: none does.
-static int unit_of(const Options *o, char option[64]) {
-    if (!o->fp8_format && !o->fp4_format) return 0;
-    for (size_t i = 0; i < sizeof RECIPES / sizeof *RECIPES; i++) {
-        if (strcmp(recipe_of(o), RECIPES[i].name) != 0) continue;
-        if (o->fp4_format || RECIPES[i].unit == 16)
-            snprintf(option, 64, "%s", o->fp4_format ? "--fp4-format" : "--fp8-format");
-        else
-            snprintf(option, 64, "--fp8-recipe %s", RECIPES[i].name);
-        return RECIPES[i].unit;
-    }
+const FewBitsRecipe *few_bits_recipe(const Options *o) {
+    if (!o->fp8_format && !o->fp4_format) return NULL;
+    for (size_t i = 0; i < sizeof RECIPES / sizeof *RECIPES; i++)
+        if (!strcmp(recipe_of(o), RECIPES[i].name)) return &RECIPES[i];
     CHECK(false, "no recipe is named %s", recipe_of(o));
 }
 
+void few_bits_option(const Options *o, char option[64]) {
+    const FewBitsRecipe *recipe = few_bits_recipe(o);
+    if (o->fp4_format || recipe->unit == 16)
+        snprintf(option, 64, "%s", o->fp4_format ? "--fp4-format" : "--fp8-format");
+    else
+        snprintf(option, 64, "--fp8-recipe %s", recipe->name);
+}
+
+int64_t whole_units(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
 static Status check_few_bits_sizes(Options *o) {
     char option[64];
-    int t = o->shape.tp, unit = unit_of(o, option);
+    if (!few_bits_recipe(o)) return OK;
+    few_bits_option(o, option);
+    int t = o->shape.tp, unit = few_bits_recipe(o)->unit;
     int64_t b = o->micro_batch_size, tokens = b * o->seq_length / o->shape.cp, d = o->kv_channels;
     int64_t width = o->num_attention_heads / t * d, groups = o->shape.query_groups / t * d;
-    if (!unit) return OK;
     if (tokens % unit)
         return fail(
             ERR_CONFIG,
@@ -465,6 +463,7 @@ static Status check_audits(Options *o) {
 
 Rule *const method_rules[] = {check_few_bits,
                               check_few_bits_sizes,
+                              check_experts_few_bits,
                               check_device_overflows,
                               resolve_overflow_check,
                               resolve_recomputation,

@@ -26,7 +26,10 @@ struct Device {
     void (*hook)(void *self); // called before every operation; may be NULL
     void *hook_self;
     DeviceWait wait;
-    Matmul reserved[MAX_RESERVED]; // the last kinds of products that matmul_reserve was asked for
+    struct {
+        Matmul most;
+        bool summed;
+    } reserved[MAX_RESERVED]; // the last kinds of products that matmul_reserve was asked for
     int num_reserved;
     OnOperation *listener; // called for every operation; may be NULL
     void *listener_self;

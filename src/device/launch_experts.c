@@ -96,22 +96,32 @@ static bool same_product(const Matmul *x, const Matmul *y) {
            x->accumulate == y->accumulate;
 }
 
-static bool is_reserved(Device *device, const Matmul *most) {
+static bool is_reserved(Device *device, const Matmul *most, bool summed) {
     int known = device->num_reserved < MAX_RESERVED ? device->num_reserved : MAX_RESERVED;
     for (int i = 0; i < known; i++)
-        if (same_product(&device->reserved[i], most)) return true;
-    device->reserved[device->num_reserved++ % MAX_RESERVED] = *most;
+        if (device->reserved[i].summed == summed && same_product(&device->reserved[i].most, most))
+            return true;
+    int at = device->num_reserved++ % MAX_RESERVED;
+    device->reserved[at].most = *most, device->reserved[at].summed = summed;
     return false;
 }
 
-void matmul_reserve(Device *device, Stream *stream, Matmul most) {
+static Matmul product_of_tokens(Matmul most, bool summed, int64_t tokens) {
+    *(most.transpose_a == summed ? &most.a.rows : &most.a.cols) = tokens;
+    if (!summed)
+        most.d.rows = tokens;
+    else
+        *(most.transpose_b ? &most.b.cols : &most.b.rows) = tokens;
+    return most;
+}
+
+void matmul_reserve(Device *device, Stream *stream, Matmul most, bool summed) {
     // Products of the reference take none; a plan records thousands of them, of many rows each.
     bool takes_none = !device->model->workspace_bytes || !strcmp(device->model->name, "reference");
-    if (takes_none || is_reserved(device, &most)) return;
-    for (int64_t rows = 1; rows <= most.a.rows; rows++) {
-        Matmul one = most;
-        one.a.rows = rows;
-        *(most.transpose_a ? &one.b.rows : &one.d.rows) = rows;
+    if (takes_none || is_reserved(device, &most, summed)) return;
+    int64_t tokens = !summed ? most.d.rows : most.transpose_a ? most.a.rows : most.a.cols;
+    for (int64_t n = 1; n <= tokens; n++) {
+        Matmul one = product_of_tokens(most, summed, n);
         size_t need = device->model->workspace_bytes(&device->options, OP_MATMUL, &one);
         if (need > stream->peak_bytes) stream->peak_bytes = need;
     }

@@ -7,10 +7,19 @@
 
 bool amax_is_wanted(const ModelMode *mode) { return mode->float8 && recipe_rows[mode->recipe].delayed; }
 
+int64_t amax_rows(const ModelShape *s) {
+    int64_t matrices = 0;
+    for (int layer = 0; layer < s->layers; layer++) {
+        int mlps = model_layer_has_experts(s, layer) ? s->experts + (s->shared_ffn > 0) : 1;
+        matrices += 2 + 2 * mlps;
+    }
+    return NUM_FACTORS * matrices;
+}
+
 Status amax_open(AmaxHistory *a, const ModelMode *mode, const Params *params, Arena *arena) {
     if (!amax_is_wanted(mode)) return OK;
     a->rule = mode->delayed;
-    a->rows = NUM_FACTORS * params->num_linears;
+    a->rows = NUM_FACTORS * params->num_matrices;
     CHECK(a->rule.history > 0 && a->rows > 0, "a history of %d steps of %d tensors", a->rule.history,
           a->rows);
     a->now = tensor_take(arena, "largest magnitudes", 1, a->rows, F32);

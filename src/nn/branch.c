@@ -1,7 +1,7 @@
 // The frame of attention and MLP: norm, column-parallel linear, a core, row-parallel linear, dropout and residual.
 #include "nn/branch.h"
 #include "nn/adapter.h"
-#include "nn/float8.h"
+#include "nn/factors.h"
 #include <math.h>
 
 Branch branch_declare(const Builder *b, int layer, const char *norm, const char *post, LinearSpec in,
@@ -19,8 +19,8 @@ Branch branch_declare(const Builder *b, int layer, const char *norm, const char 
     if (in.name) branch.in = column_linear_declare(b, in);
     if (out.name) branch.out = row_linear_declare(b, out);
     if (model_has_post_norm(shape)) branch.post = norm_declare(b, part_name(layer, post).text);
-    float8_declare(b, layer, &branch.in);
-    float8_declare(b, layer, &branch.out);
+    few_bits_declare(b, layer, branch.in.weight, 1, &branch.in.few_bits);
+    few_bits_declare(b, layer, branch.out.weight, 1, &branch.out.few_bits);
     return branch;
 }
 
@@ -35,7 +35,8 @@ static bool hidden_rows(const SublayerArgs *a, int i, DropoutRows *rows) {
 static bool joins_gelu(const SublayerArgs *a, const Core *core) {
     const Branch *branch = a->self;
     if (branch->in.adapter.num_parts || branch->out.adapter.num_parts) return false;
-    return !branch->in.float8 && device_is_fused(a->context->device) && core->is_gelu && core->is_gelu(a);
+    return !branch->in.few_bits.format && device_is_fused(a->context->device) && core->is_gelu &&
+           core->is_gelu(a);
 }
 
 static AdapterUse use_of(const SublayerArgs *a, const AdapterStash *stash) {

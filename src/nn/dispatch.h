@@ -7,28 +7,40 @@
 // are more rounds. A rank gets the pairs of a round in the order (expert, source rank, pair), in which each expert's
 // rows are one stretch. Where sources have consecutive tokens, that is the order of the tokens. With `apart` the order
 // is (source rank, expert, pair): then an expert's products are of the tokens of one rank at a time, as that rank would
-// compute them itself.
+// compute them itself. A round ends at a multiple of `unit` rows from the first row of an expert, so that blocks of so
+// many rows are whole on every grid.
 #pragma once
 #include "config/defaults.h"
 #include "nn/stage.h"
+
+// What a layer wants of its rounds.
+typedef struct {
+    int64_t slot;     // 0: enough for one round where the largest stretch is a quarter longer than the mean
+    bool whole;       // all pairs travel in one round
+    bool apart;       // the rows of each source are
+    bool grads_apart; // and have gradients of their own, with `whole` alone (Params.sources)
+    bool samples;     // ranks tell each other their first samples
+    int unit;         // 0: 1
+} DispatchRules;
 
 typedef struct {
     int experts, here; // of a layer; of them this rank's
     int ranks;         // with other experts
     int64_t slot;      // pairs from a rank to a rank in a round
-    bool apart;        // the rows of each source are
+    int64_t stride;    // rows that a slot has room for: the rest of a unit may go with the next round
+    DispatchRules rules;
 } Dispatch;
 
 // What the ranks have for each other in one microbatch.
 typedef struct {
     int rounds;
-    int32_t mine[MAX_EXPERTS]; // this rank's pairs of each expert
-    int32_t come[MAX_EXPERTS]; // [ranks][here] each rank's pairs of each of this rank's experts
+    int32_t mine[MAX_EXPERTS];         // this rank's pairs of each expert
+    int32_t come[MAX_EXPERTS];         // [ranks][here] each rank's pairs of each of this rank's experts
+    int64_t first_sample[MAX_EXPERTS]; // of each rank's microbatch
 } DispatchPlan;
 
-// For layers of `experts` experts and at most `pairs` pairs of a rank. `slot` 0: enough for one round where the largest
-// stretch is a quarter longer than the mean. With `apart` all pairs travel in one round.
-Dispatch dispatch_of(const Context *context, int experts, int64_t pairs, int64_t slot, bool apart);
+// For layers of `experts` experts and at most `pairs` pairs of a rank.
+Dispatch dispatch_of(const Context *context, int experts, int64_t pairs, DispatchRules rules);
 int64_t dispatch_rows(const Dispatch *dispatch); // that a rank gets in a round, at most
 
 // Tells the ranks what they have for each other: `counts` I32 [1, experts] are this rank's pairs of each expert. On a
@@ -39,7 +51,9 @@ void dispatch_plan(Context *context, const Dispatch *dispatch, Tensor counts, in
 // One of the stretches of rows that a rank gets in a round, in the order of memory: `count` rows from `begin` on of its
 // `expert`, which may be none. There are dispatch_stretches of them.
 typedef struct {
-    int expert, source; // of this rank's experts; the rank that has the tokens, 0 unless they are apart
+    int expert, source; // of this rank's experts; the rank that has the tokens, 0 unless gradients are apart
+    int64_t
+        first_sample; // of that rank's microbatch, where rows are apart and the ranks have told each other
     int64_t begin, count;
 } DispatchStretch;
 int dispatch_stretches(const Dispatch *dispatch);

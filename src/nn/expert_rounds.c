@@ -1,5 +1,6 @@
 // Takes rows through the experts of a layer, here or on other ranks, round by round.
 #include "nn/expert_rounds.h"
+#include "nn/expert_factors.h"
 
 static bool all_here(const Dispatch *d) { return d->ranks == 1; }
 
@@ -31,11 +32,12 @@ static Tensor take_rows(Arena *arena, int64_t rows, Tensor like) {
 }
 
 static Tensor take_inner(Arena *arena, const ExpertWeights *w, int64_t rows, Tensor like) {
-    return tensor_take(arena, "fc1 output of experts", rows, w->fc1->value.rows / w->experts, like.dtype);
+    return tensor_take(arena, "fc1 output of experts", rows, w->fc1.weight->value.rows / w->experts,
+                       like.dtype);
 }
 
 static Tensor take_core(Arena *arena, const ExpertWeights *w, int64_t rows, Tensor like) {
-    return tensor_take(arena, "activation output of experts", rows, w->fc2->value.cols, like.dtype);
+    return tensor_take(arena, "activation output of experts", rows, w->fc2.weight->value.cols, like.dtype);
 }
 
 static Round take_round(Arena *arena, const ExpertWeights *w, int64_t rows, Tensor like) {
@@ -50,22 +52,88 @@ static void start_round(Context *c, const ExpertWeights *w, const Dispatch *d, c
     expert_inner_forward(c, w, at, r->rows, r->inner, r->core);
 }
 
+static Tensor take_maxima(Arena *arena, const Dispatch *d) {
+    return tensor_take(arena, "largest magnitudes of all rounds", 1, d->experts, F32);
+}
+
 void experts_take(const Context *c, const ExpertWeights *w, const Dispatch *d, ExpertsKept *k, Arena *arena,
                   int64_t pairs, int64_t hidden) {
-    Tensor like = {.cols = hidden, .dtype = w->fc1->value.dtype};
+    Tensor like = {.cols = hidden, .dtype = w->fc1.weight->value.dtype};
     int64_t rows = all_here(d) ? pairs : dispatch_rows(d);
     (void)c;
     if (!all_here(d)) k->rows = take_rows(arena, rows, like);
     k->inner = take_inner(arena, w, rows, like);
     k->core = take_core(arena, w, rows, like);
     k->out = tensor_take(arena, "output of experts", pairs, hidden, like.dtype);
+    if (!expert_factors_look(&w->fc1.few_bits, d)) return;
+    k->own_maxima = take_maxima(arena, d);
+    k->maxima = (ExpertMaxima){take_maxima(arena, d), take_maxima(arena, d), take_maxima(arena, d),
+                               take_maxima(arena, d)};
 }
+
+// ---- largest magnitudes of all rounds ---------------------------------------------------------------------
+
+static bool looks(const ExpertsKept *k) { return k->maxima.x.cols && k->plan.rounds > 1; }
+
+static void rows_of_round(ExpertRows *at, const Dispatch *d, const ExpertsKept *k, int round) {
+    expert_rows_of_round(at, d, &k->plan, round);
+    if (looks(k)) at->maxima = k->maxima;
+}
+
+// Each rank finds those of its own rows of every expert, and tells the expert's rank: there they are in the order of
+// stretches.
+static void tell_maxima(Context *c, const Dispatch *d, const ExpertsKept *k, Tensor sorted, Tensor max) {
+    ExpertRows own;
+    expert_rows_of(&own, &k->plan, d->experts, sorted.rows);
+    device_zero(c->device, c->stream, k->own_maxima);
+    expert_factors_note(c, &own, sorted, k->own_maxima);
+    comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, k->own_maxima, max);
+}
+
+// Those of a tensor of which each tensor rank that shares the experts has other columns.
+static void join_maxima(Context *c, Tensor max) {
+    if (context_ranks(c, ROLE_EXPERT_TENSOR) > 1) tp_all_reduce(c, max, REDUCE_MAX);
+}
+
+// Starts every round, the first one last: its rows stay.
+static void look_forward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
+                         Tensor sorted, const Round *first, const Round *later) {
+    ExpertRows at;
+    tell_maxima(c, d, k, sorted, k->maxima.x);
+    device_zero(c->device, c->stream, k->maxima.core);
+    for (int round = k->plan.rounds - 1; round >= 0; round--) {
+        const Round *r = round ? later : first;
+        rows_of_round(&at, d, k, round);
+        start_round(c, w, d, k, round, sorted, &at, r);
+        expert_factors_note(c, &at, r->core, k->maxima.core);
+    }
+    join_maxima(c, k->maxima.core);
+}
+
+// The same of gradients: of the first round that of `inner` stays, and dy.
+static void look_backward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
+                          Tensor sorted, Tensor dy, const Round *first, const Round *later) {
+    ExpertRows at;
+    tell_maxima(c, d, k, k->out, k->maxima.dy);
+    device_zero(c->device, c->stream, k->maxima.dinner);
+    for (int round = k->plan.rounds - 1; round >= 0; round--) {
+        const Round *r = round ? later : first;
+        rows_of_round(&at, d, k, round);
+        if (round) start_round(c, w, d, k, round, sorted, &at, r);
+        dispatch_send(c, d, &k->plan, round, k->out, dy);
+        expert_outer_gradient(c, w, &at, dy, r->inner);
+        expert_factors_note(c, &at, r->inner, k->maxima.dinner);
+    }
+    join_maxima(c, k->maxima.dinner);
+}
+
+// ---- forward and backward ---------------------------------------------------------------------------------
 
 void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
                      Tensor sorted) {
     ExpertRows at;
     if (all_here(d)) {
-        expert_rows_of(&at, k->plan.mine, w->experts);
+        expert_rows_of(&at, &k->plan, w->experts, k->out.rows);
         expert_inner_forward(c, w, &at, sorted, k->inner, k->core);
         expert_outer_forward(c, w, &at, k->core, k->out);
         return;
@@ -74,10 +142,11 @@ void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, cons
     Round first = {k->rows, k->inner, k->core}, later = take_round(c->scratch, w, dispatch_rows(d), sorted);
     Tensor y =
         tensor_take(c->scratch, "output of this rank's experts", dispatch_rows(d), sorted.cols, sorted.dtype);
+    if (looks(k)) look_forward(c, w, d, k, sorted, &first, &later);
     for (int round = 0; round < k->plan.rounds; round++) {
         const Round *r = round ? &later : &first;
-        expert_rows_of_round(&at, d, &k->plan, round);
-        start_round(c, w, d, k, round, sorted, &at, r);
+        rows_of_round(&at, d, k, round);
+        if (round || !looks(k)) start_round(c, w, d, k, round, sorted, &at, r);
         expert_outer_forward(c, w, &at, r->core, y);
         dispatch_return(c, d, &k->plan, round, y, k->out);
     }
@@ -87,7 +156,7 @@ void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, cons
 static void backward_here(Context *c, const ExpertWeights *w, const ExpertsKept *k, Halves halves,
                           Tensor sorted, Tensor drows) {
     ExpertRows at;
-    expert_rows_of(&at, k->plan.mine, w->experts);
+    expert_rows_of(&at, &k->plan, w->experts, k->out.rows);
     if (halves & INPUT_HALF) {
         expert_outer_gradient(c, w, &at, k->out, k->inner);
         expert_inner_gradient(c, w, &at, k->inner, drows);
@@ -122,12 +191,14 @@ void experts_backward(Context *c, const ExpertWeights *w, const Dispatch *d, con
     Tensor dy = tensor_take(c->scratch, "gradient of this rank's experts' output", k->rows.rows, k->rows.cols,
                             k->rows.dtype);
     Tensor dx = tensor_take(c->scratch, "gradient of this rank's experts' rows", dy.rows, dy.cols, dy.dtype);
+    bool looked = looks(k) && halves & INPUT_HALF;
+    if (looked) look_backward(c, w, d, k, sorted, dy, &first, &later);
     for (int round = 0; round < k->plan.rounds; round++) {
         const Round *r = round ? &later : &first;
-        expert_rows_of_round(&at, d, &k->plan, round);
+        rows_of_round(&at, d, k, round);
         if (round) start_round(c, w, d, k, round, sorted, &at, r);
-        dispatch_send(c, d, &k->plan, round, k->out, dy);
-        if (round || halves & INPUT_HALF) expert_outer_gradient(c, w, &at, dy, r->inner);
+        if (round || !looked) dispatch_send(c, d, &k->plan, round, k->out, dy);
+        if (round || (halves & INPUT_HALF && !looked)) expert_outer_gradient(c, w, &at, dy, r->inner);
         WeightGradient gradient = {c, w, &at, r, dy};
         if (halves & INPUT_HALF) expert_inner_gradient(c, w, &at, r->inner, dx);
         // The rows of the input's gradient travel meanwhile.

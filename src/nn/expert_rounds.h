@@ -16,6 +16,9 @@ typedef struct {
     Tensor inner,
         core;   // [R, 2F], [R, F] of round 0; the input half puts the gradient of `inner` in its place
     Tensor out; // [n, H] by expert; the caller puts its gradient in its place
+    // F32 [1, E] each, where products need those of all rounds and there may be several; and those of this rank's rows.
+    ExpertMaxima maxima;
+    Tensor own_maxima;
 } ExpertsKept;
 
 // Counts this rank's pairs, of which `counts` I32 [1, E] are each expert's, and plans the rounds.

@@ -7,7 +7,9 @@
 // device computes; memory depends on the number of pairs.
 #include "nn/branch.h"
 #include "nn/declare.h"
+#include "nn/expert_factors.h"
 #include "nn/expert_rounds.h"
+#include "nn/factors.h"
 #include "nn/router.h"
 #include <math.h>
 #include <string.h>
@@ -75,6 +77,16 @@ static void declare_shared(const Builder *b, int layer, Experts *m) {
         b, (LinearSpec){.name = out.text, .in = s->shared_ffn, .out = s->hidden, .stddev = output_stddev(s)});
 }
 
+// Each expert's matrices have scales of their own. The router multiplies in fp32.
+static void declare_few_bits(const Builder *b, int layer, Experts *m) {
+    ExpertLinear *own[] = {&m->weights.fc1, &m->weights.fc2};
+    Linear *shared[] = {&m->shared_in, &m->shared_out};
+    for (int i = 0; i < 2; i++) {
+        few_bits_declare(b, layer, own[i]->weight, m->experts, &own[i]->few_bits);
+        few_bits_declare(b, layer, shared[i]->weight, 1, &shared[i]->few_bits);
+    }
+}
+
 static void declare(const Builder *b, int layer, void *self) {
     const ModelShape *s = b->shape;
     Experts *m = self;
@@ -88,11 +100,13 @@ static void declare(const Builder *b, int layer, void *self) {
     const char *fc1 = "mlp.experts.linear_fc1", *fc2 = "mlp.experts.linear_fc2";
     int64_t inner = activation_inputs(s, s->expert_ffn);
     m->weights.activation = m->activation;
-    m->weights.fc1 = declare_weights(b, layer, fc1, inner, s->hidden, s->init_std, rows);
-    m->weights.fc1_bias = declare_biases(b, layer, fc1, inner, of_rows);
-    m->weights.fc2 = declare_weights(b, layer, fc2, s->hidden, s->expert_ffn, output_stddev(s), cols);
-    m->weights.fc2_bias = declare_biases(b, layer, fc2, s->hidden, (Cut){.dim = -1});
+    ExpertLinear *in = &m->weights.fc1, *out = &m->weights.fc2;
+    in->weight = declare_weights(b, layer, fc1, inner, s->hidden, s->init_std, rows);
+    in->bias = declare_biases(b, layer, fc1, inner, of_rows);
+    out->weight = declare_weights(b, layer, fc2, s->hidden, s->expert_ffn, output_stddev(s), cols);
+    out->bias = declare_biases(b, layer, fc2, s->hidden, (Cut){.dim = -1});
     if (s->shared_ffn) declare_shared(b, layer, m);
+    if (!b->mode->wide_experts) declare_few_bits(b, layer, m);
     if (s->shared_gate) m->gate = router_declare_gate(b, layer);
 }
 
@@ -119,7 +133,10 @@ static int64_t all_rows(const Context *c, int64_t rows) {
 
 // Of so many pairs of this rank.
 static Dispatch dispatch_for(const Context *c, const Experts *m, int64_t pairs) {
-    return dispatch_of(c, m->experts, pairs, c->mode.dispatch_slot, c->mode.experts_apart);
+    bool apart = c->mode.experts_apart;
+    DispatchRules rules = {
+        .slot = c->mode.dispatch_slot, .whole = apart, .apart = apart, .grads_apart = apart};
+    return dispatch_of(c, m->experts, pairs, expert_factors_rules(&m->weights.fc1.few_bits, rules));
 }
 
 static Dispatch dispatch_in(const SublayerArgs *a) {

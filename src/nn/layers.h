@@ -73,13 +73,19 @@ typedef struct {
     const AdapterStash *stash; // the forward writes the tensors
 } AdapterUse;
 
+// How products take factors of few bits, and what their scales need (nn/factors.h). FLOAT8_NONE: their factors are in
+// the element type.
+typedef struct {
+    Float8 format;
+    ScalingRecipe recipe;
+    RngKey rounding[2]; // of the gradient of the output in the products for the input and for the weight
+    int history;        // the first row of its history of largest magnitudes: of each matrix x, W, dy
+} FewBits;
+
 typedef struct {
     Param *weight, *bias; // bias NULL: the layer has none
     Adapter adapter;
-    Float8 float8; // factors of its products, and what their scales need (nn/float8.h)
-    ScalingRecipe recipe;
-    RngKey rounding[2]; // of the gradient of its output in the products for its input and for its weight
-    int history;        // the first of its three rows of a history of largest magnitudes: x, W, dy
+    FewBits few_bits;
 } Linear;
 
 typedef struct {

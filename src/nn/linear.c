@@ -48,7 +48,7 @@ Linear whole_linear_declare(const Builder *b, LinearSpec linear) {
 // ---- products --------------------------------------------------------------------------------------
 
 void linear_forward(Context *c, const Linear *l, Tensor x, Tensor bias, Tensor y) {
-    if (l->float8) {
+    if (l->few_bits.format) {
         float8_forward(c, l, x, bias, y);
         return;
     }
@@ -57,7 +57,7 @@ void linear_forward(Context *c, const Linear *l, Tensor x, Tensor bias, Tensor y
 }
 
 void linear_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
-    if (l->float8) {
+    if (l->few_bits.format) {
         float8_input_gradient(c, l, dy, dx);
         return;
     }
@@ -65,7 +65,7 @@ void linear_input_gradient(Context *c, const Linear *l, Tensor dy, Tensor dx) {
 }
 
 void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
-    if (l->float8) {
+    if (l->few_bits.format) {
         float8_weight_gradient(c, l, x, dy);
         return;
     }
@@ -78,7 +78,8 @@ void linear_weight_gradient(Context *c, const Linear *l, Tensor x, Tensor dy) {
 // made: where `dy` is a share of them, other ranks add the rest. Products in 8 bits join nothing: their dy is another.
 // While memory is measured, tensors of two arenas can have one address.
 static bool sums_join(const Context *c, const Linear *l, Tensor dy, Tensor all) {
-    return l->bias && !l->float8 && device_is_fused(c->device) && dy.data == all.data && dy.rows == all.rows;
+    return l->bias && !l->few_bits.format && device_is_fused(c->device) && dy.data == all.data &&
+           dy.rows == all.rows;
 }
 
 static void bias_gradient(Context *c, const Linear *l, Tensor dy, Tensor all) {

@@ -125,7 +125,7 @@ typedef struct {
     int num_units;
     ChunkParams *chunks;
     int num_chunks;
-    int num_linears;     // linear layers of transformer layers that are declared
+    int num_matrices;    // of linear layers and experts of transformer layers that are declared
     bool values_only;    // set before placing: a model that is not trained takes no gradients
     bool adapters_only;  // set before declaring: all parameters but those of adapters are frozen
     bool matrices_apart; // set before placing: hidden matrices lie apart: MATRIX, EXPERT_MATRIX

@@ -161,6 +161,8 @@ typedef struct {
     // mean; and whether the rows of each rank's tokens stay apart, with gradients of their own (Params.sources).
     int64_t dispatch_slot;
     bool experts_apart;
+    bool
+        wide_experts; // their products, shared experts' too, stay in the element type beside others of few bits
     RouterTraining router; // it changes gradients
 } ModelMode;
 

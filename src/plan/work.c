@@ -76,11 +76,13 @@ static void note_muon(Recorder *r, WorkItem item) {
 // ---- experts ------------------------------------------------------------------------------------
 
 // Whether the operation starts, goes on or ends the work on the rows of experts: these lie between the rows' gathering,
-// or the gradient of what they add up to, and their sum or whatever else a layer does.
+// or the gradient of what they add up to, and their sum or whatever else a layer does. Factors are made among them.
 static bool is_at_experts(bool at_experts, DeviceOp op, const WorkItem *item) {
     switch (op) {
     case OP_GATHER_ROWS:
     case OP_COMBINE_BACKWARD: return true;
+    case OP_ABS_MAX:
+    case OP_QUANTIZE:
     case OP_BIAS_GELU_FORWARD:
     case OP_BIAS_GELU_BACKWARD:
     case OP_SWIGLU_FORWARD:
@@ -287,6 +289,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c, Mode
                                                                         grid_along(c->grid, AXIS_TP)),
                                  .dtype = c->dtype,
                                  .float8 = c->factors ? FLOAT8_HYBRID : FLOAT8_NONE,
+                                 .wide_experts = c->groups_experts, // add_factors makes theirs
                                  .context_ranks = grid_along(c->grid, AXIS_CP),
                                  .context_way = c->context_way,
                                  .sequence_parallel = c->sequence_parallel,

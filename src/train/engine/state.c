@@ -153,8 +153,7 @@ Status spec_state_bytes(const EngineSpec *spec, bool moments, int64_t *bytes) {
     StateKinds kinds = {moments, spec->muon.iterations > 0, spec->ema_decay > 0};
     TRY(state_bytes(&spec->shape, &kinds, bytes));
     if (moments && amax_is_wanted(&spec->mode))
-        *bytes += AMAX_ROWS_PER_LAYER * spec->shape.layers * (1 + spec->mode.delayed.history) *
-                  (int64_t)sizeof(float);
+        *bytes += amax_rows(&spec->shape) * (1 + spec->mode.delayed.history) * (int64_t)sizeof(float);
     return OK;
 }
 
