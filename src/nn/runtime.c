@@ -24,9 +24,11 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
         arena_open_measuring(&r->run, "run");
         arena_open_measuring(&r->scratch, "scratch");
         arena_open_measuring(&r->shared, "shared");
+        arena_open_measuring(&r->host_run, "host");
         return OK;
     }
     TRY(open_shared(r, memory->shared));
+    TRY(arena_open(&r->host_run, "host", device_host_memory(r->device), memory->host));
     TRY(arena_open(&r->run, "run", device_memory(r->device), memory->run));
     return arena_open(&r->scratch, "scratch", device_memory(r->device), memory->scratch);
 }
@@ -59,6 +61,12 @@ static Status check_gpu(const Runtime *r, int ranks_per_gpu, Comm *world) {
     return status;
 }
 
+static Status open_devices(Runtime *r, const RuntimeSpec *spec, DeviceOptions options) {
+    DeviceOptions host = {.kind = spec->memory ? "cpu" : "null", .threads = spec->threads};
+    TRY(device_open(&r->device, options));
+    return spec->on_host ? device_open(&r->host, host) : OK;
+}
+
 Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     const RuntimeMemory *memory = spec->memory;
     *r = (Runtime){.world = world};
@@ -72,8 +80,9 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .float8 = recipe_takes_8_bits(&spec->mode),
                             .workspace_bytes = memory ? memory->workspace : 0};
     // Every rank opens its device, or none: what follows is collective.
-    TRY(comm_agree(world, device_open(&r->device, device)));
+    TRY(comm_agree(world, open_devices(r, spec, device)));
     if (memory && spec->ranks_per_gpu) TRY(check_gpu(r, spec->ranks_per_gpu, world));
+    if (r->host) device_on_launch(r->host, poll, world);
     device_on_launch(r->device, poll, world);
     device_on_wait(r->device, watch, world);
     TRY(comm_use_device(world, r->device));
@@ -86,11 +95,13 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
 }
 
 void runtime_close(Runtime *r) {
+    arena_close(&r->host_run);
     arena_close(&r->shared);
     arena_close(&r->scratch);
     arena_close(&r->run);
     groups_close(&r->context.groups);
     if (r->world && r->device) comm_use_device(r->world, NULL);
+    device_close(r->host);
     device_close(r->device);
     *r = (Runtime){0};
 }
@@ -98,7 +109,11 @@ void runtime_close(Runtime *r) {
 bool runtime_is_measuring(const Runtime *r) { return r->run.measuring; }
 
 RuntimeMemory runtime_memory_used(const Runtime *r) {
-    return (RuntimeMemory){r->run.peak, r->scratch.peak, device_workspace_peak(r->device), r->shared.peak};
+    return (RuntimeMemory){.run = r->run.peak,
+                           .scratch = r->scratch.peak,
+                           .workspace = device_workspace_peak(r->device),
+                           .shared = r->shared.peak,
+                           .host = r->host_run.peak};
 }
 
 Status runtime_run_alone(int size, int rank, RankMain *rank_main, void *arg) {
