@@ -209,6 +209,9 @@ offloads() {
     expect 0 "lm loss" TRIREME_SIM_GPUS=2 "${two[@]}" --train-iters 4 --save there --load there
     losses_of out.log | cmp -s - <(tail -2 here.txt) || complain "going on without it: $(losses_of out.log)"
     expect 0 "beside its GPU's memory a rank takes up to " "$trireme" memory "${corpus[@]}" --bf16 --device cuda-sim --optimizer-cpu-offload
+    expect 71 "no memory for the host arena: " TRIREME_SIM_FAIL=pinned:1 "${run[@]}" --train-iters 1 --optimizer-cpu-offload
+    expect_again "pinned memory of the host: cudaErrorMemoryAllocation"
+    expect_again "a smaller --optimizer-offload-fraction takes less of the host's memory"
     expect 78 "--optimizer-cpu-offload and --optimizer muon cannot be set at the same time" "${run[@]}" \
         --train-iters 1 --optimizer-cpu-offload --optimizer muon
     expect 0 "optimizer-cpu-offload has no effect: the optimizer works on the processor, in its memory" "${run[@]}" \

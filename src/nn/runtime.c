@@ -9,14 +9,24 @@
 static void poll(void *world) { comm_poll(world); }
 static void watch(void *world, double waited_s) { comm_watch(world, waited_s); }
 
-static Status open_shared(Runtime *r, size_t bytes) {
-    char why[400];
-    Memory shared = comm_shared_memory(context_group(&r->context, ROLE_REPLICAS));
-    if (!bytes || arena_open(&r->shared, "shared", shared, bytes) == OK) return OK;
+// Opens an arena that an option asks for; where there is no memory the message ends with the advice.
+static Status open_advised(Arena *arena, const char *name, Memory memory, size_t bytes, const char *advice) {
+    char why[700];
+    if (!bytes || arena_open(arena, name, memory, bytes) == OK) return OK;
     snprintf(why, sizeof why, "%s", fail_message());
-    return fail(
-        ERR_OS,
-        "%s: with --no-share-parameters each rank keeps shards of the parameters in memory of its own", why);
+    return fail(ERR_OS, "%s: %s", why, advice);
+}
+
+static Status open_shared(Runtime *r, size_t bytes) {
+    return open_advised(
+        &r->shared, "shared", comm_shared_memory(context_group(&r->context, ROLE_REPLICAS)), bytes,
+        "with --no-share-parameters each rank keeps shards of the parameters in memory of its own");
+}
+
+static Status open_host(Runtime *r, size_t bytes) {
+    return open_advised(&r->host_run, "host", device_host_memory(r->device), bytes,
+                        "a smaller --optimizer-offload-fraction takes less of the host's memory; without "
+                        "--optimizer-cpu-offload all optimizer state is on the device");
 }
 
 static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
@@ -28,7 +38,7 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
         return OK;
     }
     TRY(open_shared(r, memory->shared));
-    TRY(arena_open(&r->host_run, "host", device_host_memory(r->device), memory->host));
+    TRY(open_host(r, memory->host));
     TRY(arena_open(&r->run, "run", device_memory(r->device), memory->run));
     return arena_open(&r->scratch, "scratch", device_memory(r->device), memory->scratch);
 }

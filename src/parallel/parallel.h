@@ -323,8 +323,8 @@ typedef struct {
 
 // Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; 4 less where Muon steps it, 4
 // more with an average; cut over their replicas with shards. With Muon the parameters are placed with matrices_apart.
-// What is offloaded takes the arena of OffloadOptions: 12 bytes a parameter, in fp16 14; 4 more with an average; and the
-// gradients of two blocks. Muon's state stays on the device: with it nothing is offloaded (CHECK).
+// What is offloaded takes the arena of OffloadOptions: 12 bytes a parameter, in fp16 14; 4 more with an average; and
+// the gradients of two blocks. Muon's state stays on the device: with it nothing is offloaded (CHECK).
 // `world` must hold exactly the ranks of the run.   ERR_OS without host memory.
 Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
                         const Buckets *buckets, Arena *arena, OptimizerOptions options);
