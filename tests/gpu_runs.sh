@@ -191,6 +191,34 @@ predicts_memory() {
 }
 check "memory on a GPU is exact but for an allowance" predicts_memory
 
+# With state on the host a run makes the losses of one without, and either goes on from the other's checkpoint.
+losses_of() { grep -o 'lm loss: [^|]*| *loss scale: [^|]*| *grad norm: [^|]*' "$1"; }
+offloads() {
+    local two=("${run[@]}" --bf16 --ranks 2 --use-distributed-optimizer --log-interval 1 --save-interval 2)
+    local to_host=(--optimizer-cpu-offload --optimizer-offload-fraction 0.6)
+    expect 0 "optimizer state of rank 0 on the host (MiB): " TRIREME_SIM_GPUS=2 "${two[@]}" --train-iters 4 --save there "${to_host[@]}"
+    losses_of out.log >there.txt
+    expect 0 "lm loss" TRIREME_SIM_GPUS=2 "${two[@]}" --train-iters 4 --save here
+    losses_of out.log >here.txt
+    [[ $(wc -l <here.txt) == 4 ]] || complain "not four steps: $(cat here.txt)"
+    cmp -s here.txt there.txt || complain "losses: $(cat here.txt there.txt)"
+    expect 0 " tensors and 0 values of state and model differ" "$trireme" checkpoint diff here there
+    rm -r here/step-00000004 there/step-00000004
+    expect 0 "lm loss" TRIREME_SIM_GPUS=2 "${two[@]}" --train-iters 4 --save here --load here "${to_host[@]}"
+    losses_of out.log | cmp -s - <(tail -2 here.txt) || complain "going on with it: $(losses_of out.log)"
+    expect 0 "lm loss" TRIREME_SIM_GPUS=2 "${two[@]}" --train-iters 4 --save there --load there
+    losses_of out.log | cmp -s - <(tail -2 here.txt) || complain "going on without it: $(losses_of out.log)"
+    expect 0 "beside its GPU's memory a rank takes up to " "$trireme" memory "${corpus[@]}" --bf16 --device cuda-sim --optimizer-cpu-offload
+    expect 71 "no memory for the host arena: " TRIREME_SIM_FAIL=pinned:1 "${run[@]}" --train-iters 1 --optimizer-cpu-offload
+    expect_again "pinned memory of the host: cudaErrorMemoryAllocation"
+    expect_again "a smaller --optimizer-offload-fraction takes less of the host's memory"
+    expect 78 "--optimizer-cpu-offload and --optimizer muon cannot be set at the same time" "${run[@]}" \
+        --train-iters 1 --optimizer-cpu-offload --optimizer muon
+    expect 0 "optimizer-cpu-offload has no effect: the optimizer works on the processor, in its memory" "${run[@]}" \
+        --train-iters 1 --optimizer-cpu-offload --device cpu
+}
+check "optimizer state on the host changes neither losses nor checkpoints" offloads
+
 measures_algorithms() {
     local model=(--num-layers 1 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1
         --global-batch-size 2 --bf16 --device cuda-sim --threads 1)

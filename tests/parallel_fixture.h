@@ -17,6 +17,7 @@ typedef struct {
     bool sharded, overlap, overlap_gather;
     const char *device;                // NULL: reference
     const OptimizerOptions *optimizer; // NULL: AdamW
+    double offload;                    // the share of the state that is on the host
     bool check_comm;
 } Setup;
 
@@ -35,12 +36,14 @@ static inline const char *setup_device(const Setup *s) {
 
 static inline const char *setup_name(const Setup *s) {
     static _Thread_local char text[160];
-    snprintf(text, sizeof text, "t%d d%d p%d ep%d etp%d v%d%s %s buckets of %lld%s%s%s%s on %s",
+    snprintf(text, sizeof text,
+             "t%d d%d p%d ep%d etp%d v%d%s %s buckets of %lld%s%s%s%s on %s, %g on the host",
              grid_along(s->grid, AXIS_TP), grid_along(s->grid, AXIS_DP), grid_along(s->grid, AXIS_PP),
              grid_along(s->grid, AXIS_EP), grid_along(s->grid, AXIS_ETP), s->num_chunks, s->vee ? " vee" : "",
-             dtype_name(s->dtype), (long long)s->bucket_elements, s->optimizer ? " muon" : "",
-             s->sharded ? " sharded" : "", s->overlap ? " overlap" : "",
-             s->overlap_gather ? " overlap_gather" : "", setup_device(s));
+             dtype_name(s->dtype), (long long)s->bucket_elements,
+             s->optimizer && s->optimizer->muon.iterations ? " muon" : "", s->sharded ? " sharded" : "",
+             s->overlap ? " overlap" : "", s->overlap_gather ? " overlap_gather" : "", setup_device(s),
+             s->offload);
     return text;
 }
 
@@ -50,12 +53,13 @@ static inline int setup_chunks(const Setup *s) { return s->num_chunks ? s->num_c
 
 static inline void open_bench_runtime(Share *s, Comm *world) {
     const Setup *setup = s->setup;
-    RuntimeMemory memory = {.run = 1 << 20, .scratch = 1 << 20, .workspace = 1 << 20};
+    RuntimeMemory memory = {.run = 1 << 20, .scratch = 1 << 20, .workspace = 1 << 20, .host = 1 << 20};
     RuntimeSpec spec = {.topology = topology_of(setup->grid, comm_rank(world)),
                         .roles = ALL_ROLES,
                         .device = setup_device(setup),
                         .threads = 1,
                         .mode.dtype = setup->dtype,
+                        .on_host = setup->offload > 0,
                         .memory = &memory};
     if (setup->vee && setup_chunks(setup) % 2 == 0) spec.topology.ends[1] = 0;
     EXPECT_OK(runtime_open(&s->runtime, &spec, world));
@@ -75,9 +79,11 @@ static inline void place_bench(Share *s) {
     EXPECT_OK(buckets_create(&s->buckets, &s->runtime.context, &s->params, setup->bucket_elements));
     EXPECT_OK(grad_reducer_create(&s->reducer, &s->runtime.context, &s->params, &s->buckets, setup->overlap,
                                   setup->overlap_gather, false));
-    EXPECT_OK(optimizer_create(
-        &s->optimizer, &s->runtime.context, s->runtime.world, &s->params, &s->buckets, &s->runtime.run,
-        setup->optimizer ? *setup->optimizer : (OptimizerOptions){.adam = {0.9, 0.95, 1e-8, 1.0}}));
+    OptimizerOptions options = {.adam = {0.9, 0.95, 1e-8, 1.0}};
+    if (setup->optimizer) options = *setup->optimizer;
+    options.offload = (OffloadOptions){setup->offload, s->runtime.host, &s->runtime.host_run};
+    EXPECT_OK(optimizer_create(&s->optimizer, &s->runtime.context, s->runtime.world, &s->params, &s->buckets,
+                               &s->runtime.run, options));
 }
 
 static inline void share_open(Share *s, const Setup *setup, Comm *world) {
@@ -192,35 +198,43 @@ static inline float *downloaded(const Share *s, Tensor x) {
     return copy;
 }
 
-// The shard of bucket b as the fp32 numbers that are stepped, which the caller frees.
-static inline float *downloaded_main(const Share *s, int b) {
-    const Bucket *bucket = &s->buckets.items[b];
-    Tensor main = s->optimizer.shards[b].main;
-    if (main.dtype != U16) return downloaded(s, main);
-    int64_t n = tensor_count(main);
-    float *copy = malloc((size_t)n * sizeof *copy + 1);
-    uint16_t *halves = malloc((size_t)(2 * n) * sizeof *halves + 1);
-    CHECK(copy && halves, "no memory");
-    Tensor values = tensor_part(s->params.chunks[bucket->chunk].values, bucket->shard_begin, n);
-    device_download(s->runtime.device, s->runtime.context.stream, halves, values);
-    device_download(s->runtime.device, s->runtime.context.stream, halves + n, main);
-    for (int64_t k = 0; k < n; k++) copy[k] = bf16_join(halves[k], halves[n + k]);
-    free(halves);
-    return copy;
-}
-
 typedef enum { GRADS, MAIN, FIRST_MOMENT, SECOND_MOMENT, AVERAGE } Owned;
 
-// The shard of bucket b of one of the things that sharding distributes, zeros where it is not kept. The caller frees it.
+// Adds a part of a shard's state, on the host or on the device, to those fp32 numbers of the shard.
+static inline void download_state(const Share *s, int b, bool on_host, Owned what, float *shard) {
+    const ShardState *state = &(on_host ? s->optimizer.offloaded : s->optimizer.shards)[b];
+    Tensor x = what == MAIN            ? state->main
+               : what == FIRST_MOMENT  ? state->m
+               : what == SECOND_MOMENT ? state->v
+                                       : state->ema;
+    int64_t n = state->count;
+    if (!n || !x.data) return;
+    Device *device = on_host ? s->runtime.host : s->runtime.device;
+    Stream *stream = device_stream(device);
+    float *to = shard + state->begin;
+    if (x.dtype == F32) {
+        device_download(device, stream, to, x);
+        return;
+    }
+    uint16_t *halves = malloc((size_t)(2 * n) * sizeof *halves + 1);
+    CHECK(halves, "no memory");
+    device_download(device, stream, halves, state->value);
+    device_download(device, stream, halves + n, x);
+    for (int64_t k = 0; k < n; k++) to[k] = bf16_join(halves[k], halves[n + k]);
+    free(halves);
+}
+
+// The shard of bucket b of one of the things that sharding distributes, zeros where it is not kept; MAIN are the fp32
+// numbers that are stepped. The caller frees it.
 static inline float *downloaded_owned(const Share *s, int b, Owned what) {
     const Bucket *bucket = &s->buckets.items[b];
-    const ShardState *state = &s->optimizer.shards[b];
-    if (what == MAIN) return downloaded_main(s, b);
-    Tensor x = what == FIRST_MOMENT ? state->m : what == SECOND_MOMENT ? state->v : state->ema;
-    if (what != GRADS && x.data) return downloaded(s, x);
-    if (what != GRADS) return calloc((size_t)bucket->shard_count + 1, sizeof(float));
     Tensor grads = s->params.chunks[bucket->chunk].grads;
-    return downloaded(s, tensor_part(grads, bucket->shard_begin, bucket->shard_count));
+    if (what == GRADS) return downloaded(s, tensor_part(grads, bucket->shard_begin, bucket->shard_count));
+    float *shard = calloc((size_t)bucket->shard_count + 1, sizeof *shard);
+    CHECK(shard, "no memory");
+    download_state(s, b, true, what, shard);
+    download_state(s, b, false, what, shard);
+    return shard;
 }
 
 // What this rank owns of one parameter.

@@ -47,7 +47,7 @@ static inline void expect_rounded(const Share *s) {
     for (int i = 0; i < s->buckets.count; i++) {
         const Bucket *b = &s->buckets.items[i];
         Tensor values = tensor_part(s->params.chunks[b->chunk].values, b->shard_begin, b->shard_count);
-        float *mains = downloaded_main(s, i), *rounded = downloaded(s, values);
+        float *mains = downloaded_owned(s, i, MAIN), *rounded = downloaded(s, values);
         for (int64_t k = 0; k < b->shard_count; k++) {
             float main = mains[k];
             uint16_t remainder;

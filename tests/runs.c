@@ -441,6 +441,7 @@ void run_expect_predicted_memory(Engine *engine, void *self) {
     EXPECT(used.beside == said->beside, "scratch of a forward in a pair: %zu of %zu bytes", used.beside,
            said->beside);
     EXPECT(used.workspace == said->workspace, "workspace: %zu of %zu bytes", used.workspace, said->workspace);
+    EXPECT(used.host == said->host, "the host's memory: %zu of %zu bytes", used.host, said->host);
 }
 
 void run_print_bits(const RunResult *result, const char *name) {

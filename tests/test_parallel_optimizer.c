@@ -1,6 +1,7 @@
 // The norm and the step: neither sharding, buckets, pipeline nor overlap changes a bit of either; both equal
 // plain loops; parameters in 16 bits are always the rounded fp32 ones; and the memory they take is what is
 // known of it.
+#include "parallel/offload.h"
 #include "parallel_trial.h"
 #include <float.h>
 
@@ -16,6 +17,47 @@ static void no_cut_changes_a_bit(void) {
 static void no_cut_changes_a_bit_on_cpu(void) {
     if (!harness_short()) compare_cuts((Setup){.grid = GRID(1, 2, 1), .dtype = F32, .device = "cpu"});
     compare_cuts((Setup){.grid = GRID(2, 2, 1), .dtype = BF16, .device = "check"});
+}
+
+// ---- state on the host --------------------------------------------------------------------------
+
+// State, values and averages are to the bit what the cpu's own step makes of the same gradients, wherever a shard is cut
+// and whichever device has the gradients.
+static void expect_same_on_host(Setup setup, double fraction, const char *device) {
+    setup.device = "cpu";
+    Trial *want = trial_run(setup);
+    setup.device = device, setup.offload = fraction;
+    Trial *got = trial_run(setup);
+    expect_same_trial(got, want);
+    free(got);
+    free(want);
+}
+
+static void steps_on_the_host_change_no_bit(void) {
+    static const OptimizerOptions averaged = {.adam = {0.9, 0.95, 1e-8, 1.0}, .ema_decay = 0.9};
+    static const struct {
+        Setup setup;
+        double fraction;
+        const char *device;
+    } rows[] = {
+        {{.grid = GRID(1, 2, 1), .dtype = BF16, .bucket_elements = 400, .sharded = true}, 1, "check"},
+        {{.grid = GRID(1, 1, 1), .dtype = F32, .bucket_elements = 1000000}, 0.4, "check"},
+        {{.grid = GRID(1, 1, 1), .dtype = BF16, .bucket_elements = 1000000, .optimizer = &averaged},
+         0.3,
+         "cuda-sim"},
+        {{.grid = GRID(2, 2, 1),
+          .dtype = F16,
+          .bucket_elements = 1000,
+          .overlap_gather = true,
+          .sharded = true},
+         1,
+         "cuda-sim"},
+        {{.grid = GRID(2, 2, 2), .dtype = BF16, .bucket_elements = 300, .sharded = true}, 0.7, "check"},
+        {{.grid = GRID(1, 1, 2), .dtype = F32, .bucket_elements = 64, .optimizer = &averaged}, 1, "cuda-sim"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!harness_short() || i % 2 == 0)
+            expect_same_on_host(rows[i].setup, rows[i].fraction, rows[i].device);
 }
 
 // A power of two in front of the loss changes no bit behind the step.
@@ -191,14 +233,18 @@ typedef struct {
     int dp;
     DType dtype;
     bool sharded;
-    double bytes; // of one parameter
+    double bytes;         // of one parameter
+    double offload, host; // the share on the host; bytes there of one parameter
 } MemoryCase;
 
 static Status measure(Comm *world, void *arg) {
     const MemoryCase *one = arg;
     Grid grid = GRID(1, one->dp, 1);
-    RuntimeSpec spec = {
-        .topology = topology_of(grid, 0), .device = "cpu", .threads = 1, .mode.dtype = one->dtype};
+    RuntimeSpec spec = {.topology = topology_of(grid, 0),
+                        .device = "cpu",
+                        .threads = 1,
+                        .mode.dtype = one->dtype,
+                        .on_host = one->offload > 0};
     Runtime runtime;
     Context *c = &runtime.context;
     EXPECT_OK(runtime_open(&runtime, &spec, world)); // measuring: without memory
@@ -211,9 +257,13 @@ static Status measure(Comm *world, void *arg) {
     Buckets buckets;
     Optimizer optimizer;
     EXPECT_OK(buckets_create(&buckets, c, &params, 1000000));
-    EXPECT_OK(optimizer_create(&optimizer, c, world, &params, &buckets, &runtime.run,
-                               (OptimizerOptions){.ema_decay = 0}));
-    double each = (double)runtime.run.used / (5000.0 * 1001 + 777.0 * 3333);
+    OptimizerOptions options = {.offload = {one->offload, runtime.host, &runtime.host_run}};
+    EXPECT_OK(optimizer_create(&optimizer, c, world, &params, &buckets, &runtime.run, options));
+    const double elements = 5000.0 * 1001 + 777.0 * 3333, each = (double)runtime.run.used / elements;
+    const double blocks = one->offload > 0 ? 2 * (double)tensor_bytes(optimizer.offload->gradients[0]) : 0;
+    const double host = ((double)runtime.host_run.used - blocks) / elements;
+    EXPECT(fabs(host - one->host) < 1e-3 * one->host + 1e-9,
+           "%.4f bytes of each parameter on the host, not %.4f", host, one->host);
     EXPECT(fabs(each / one->bytes - 1) < 1e-3, "%.4f bytes of each parameter, not %.4f: %s over %d", each,
            one->bytes, dtype_name(one->dtype), one->dp);
     optimizer_destroy(&optimizer);
@@ -226,9 +276,19 @@ static Status measure(Comm *world, void *arg) {
 // Weights, fp32 gradients, what the weights leave out of fp32 parameters (fp16: all of these), two moments.
 static void memory_is_what_is_known_of_it(void) {
     static const MemoryCase cases[] = {
-        {1, F32, false, 16},           {4, F32, false, 16},          {4, F32, true, 8 + 8.0 / 4},
-        {8, BF16, true, 6 + 10.0 / 8}, {3, F16, true, 6 + 12.0 / 3}, {8, BF16, false, 16},
-        {1, BF16, true, 16},           {1, F16, false, 18},
+        {1, F32, false, 16, 0, 0},
+        {4, F32, false, 16, 0, 0},
+        {4, F32, true, 8 + 8.0 / 4, 0, 0},
+        {8, BF16, true, 6 + 10.0 / 8, 0, 0},
+        {3, F16, true, 6 + 12.0 / 3, 0, 0},
+        {8, BF16, false, 16, 0, 0},
+        {1, BF16, true, 16, 0, 0},
+        {1, F16, false, 18, 0, 0},
+        // On the host: fp32 parameters, two moments, and in fp16 the values.
+        {1, F32, false, 8, 1, 12},
+        {1, BF16, false, 6, 1, 12},
+        {1, F16, false, 6, 1, 14},
+        {4, BF16, true, 6 + 5.0 / 4, 0.5, 6.0 / 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         MemoryCase one = cases[i];
@@ -240,6 +300,7 @@ static void memory_is_what_is_known_of_it(void) {
 int main(int argc, char **argv) {
     return harness_run((const Test[]){{"no_cut_changes_a_bit", no_cut_changes_a_bit},
                                       {"no_cut_changes_a_bit_on_cpu", no_cut_changes_a_bit_on_cpu},
+                                      {"steps_on_the_host_change_no_bit", steps_on_the_host_change_no_bit},
                                       {"loss_scale_leaves_no_trace", loss_scale_leaves_no_trace},
                                       {"ends_of_the_model_stay_tied", ends_of_the_model_stay_tied},
                                       {"steps_equal_plain_loops", steps_equal_plain_loops},

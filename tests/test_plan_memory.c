@@ -392,7 +392,7 @@ static void own_memory_is_exact(void) {
         int rank;
         MemoryNeed exact;
         model.sequence = model.positions = 256, model.vocabulary = 1024;
-        EXPECT_OK(trireme_memory(&model, &c, &bytes, &rank));
+        EXPECT_OK(trireme_memory(&model, &c, &bytes, &(size_t){0}, &rank));
         EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
         EXPECT(exact.total == (double)bytes && exact.rank == rank && exact.margin == 0,
                "way %d: %.0f bytes on rank %d, not %zu on %d", way, exact.total, exact.rank, bytes, rank);
@@ -403,7 +403,7 @@ static void own_memory_is_exact(void) {
                closed.total, exact.total);
         // Units of a small model are a large share of it.
         for (c.zero_stage = 2; c.zero_stage <= 3; c.zero_stage++) {
-            EXPECT_OK(trireme_memory(&model, &c, &bytes, &rank));
+            EXPECT_OK(trireme_memory(&model, &c, &bytes, &(size_t){0}, &rank));
             EXPECT_OK(memory_exact(&place.costs, &model, &c, &exact));
             closed = need(&place.costs, &model, &c);
             EXPECT(exact.total == (double)bytes && near(closed.total, exact.total, 0.2),

@@ -12,6 +12,48 @@ static double data_of(const CostModel *costs, const ModelShape *model, const Par
     return out.parts.data;
 }
 
+static Prediction predicted(const CostModel *costs, const ModelShape *model, const ParallelConfig *config) {
+    PlanCache *cache;
+    Prediction out = {0};
+    EXPECT_OK(plan_cache_open(&cache));
+    EXPECT_OK(predict(cache, costs, model, config, &out));
+    plan_cache_close(cache);
+    return out;
+}
+
+// The host's part of the state takes what the slower one of link and memory takes; the device steps and holds the rest.
+static void hosts_take_state_and_time(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    ModelShape model = gpt_of(4, 1024, 16);
+    char why[200];
+    ParallelConfig here = grid_of(1, 1, 2, 1, 2), there = here;
+    here.zero_stage = there.zero_stage = 1, here.dtype = there.dtype = BF16, there.offload = 0.5;
+    EXPECT(parallel_config_refuse(&model, &machine, &there, why, sizeof why) && strstr(why, "host_link_gbs"),
+           "a machine whose hosts are unknown: %s", why);
+    machine.host_link_gbs = 10, machine.host_memory_gbs = 1e6;
+    EXPECT(!parallel_config_refuse(&model, &machine, &there, why, sizeof why), "%s", why);
+    CostModel costs = ideal_costs(&machine, &stack);
+    costs.constants.host_efficiency = 1, costs.constants.optimizer_whole_bytes = 0;
+    Prediction a = predicted(&costs, &model, &here), link = predicted(&costs, &model, &there);
+    double parameters = a.memory.parameters / 2, stepped = parameters / 2;
+    EXPECT(near(link.parts.optimizer, a.parts.optimizer / 2 + stepped / 2 * 6 / 10e9, 1e-9),
+           "the link: %g s, on the device %g", link.parts.optimizer, a.parts.optimizer);
+    EXPECT(near(a.step_s - a.parts.optimizer, link.step_s - link.parts.optimizer, 1e-9),
+           "the rest of the step changes");
+    machine.host_link_gbs = 1e6, machine.host_memory_gbs = 80; // 10 for each of eight devices
+    Prediction memory = predicted(&costs, &model, &there);
+    EXPECT(near(memory.parts.optimizer, a.parts.optimizer / 2 + stepped / 2 * 34 / 10e9, 1e-9),
+           "the memory: %g s, on the device %g", memory.parts.optimizer, a.parts.optimizer);
+    EXPECT(near(link.memory.optimizer, a.memory.optimizer / 2, 1e-9) && a.memory.host == 0,
+           "%g bytes of state, of %g", link.memory.optimizer, a.memory.optimizer);
+    EXPECT(near(link.memory.total, a.memory.total - a.memory.optimizer / 2, 1e-9) &&
+               near(link.memory.host, stepped / 2 * 12, 1e-9),
+           "%g bytes of the host for %g parameters", link.memory.host, stepped / 2);
+    machine.is_cpu = true;
+    EXPECT(parallel_config_refuse(&model, &machine, &there, why, sizeof why), "processors have no host");
+}
+
 static ParallelConfig sharded(int microbatches, bool overlap) {
     ParallelConfig config = grid_of(1, 1, 16, 1, microbatches);
     config.zero_stage = 3;
@@ -100,6 +142,7 @@ int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"gathers overlap in part", gathers_overlap_in_part},
                        {"instances pay once", instances_pay_once},
+                       {"hosts_take_state_and_time", hosts_take_state_and_time},
                        {"sums_of_every_microbatch_take_their_time", sums_of_every_microbatch_take_their_time},
                        {0}},
         argc, argv);

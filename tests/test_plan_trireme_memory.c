@@ -20,7 +20,7 @@ static const ModelShape GPT = {.layers = 4,
                                .seed = 1};
 
 // What `trireme memory` and the log line of a run say, which equals what a run takes (test_train_memory).
-static void options_memory(int argc, const char **words, int ranks, size_t *most) {
+static EngineMemory options_memory(int argc, const char **words, int ranks) {
     char *argv[40];
     Options options;
     EngineSpec spec;
@@ -29,13 +29,14 @@ static void options_memory(int argc, const char **words, int ranks, size_t *most
     EXPECT_OK(options_parse(&options, FOR_MEMORY, argc, argv));
     EXPECT_OK(options_resolve(&options, ranks));
     EXPECT_OK(engine_spec(&options, 1, 300, room, &spec));
-    *most = 0;
+    EngineMemory most = {0};
     for (int rank = 0; rank < ranks; rank++) {
         EngineMemory memory;
         EXPECT_OK(engine_measure(&spec, rank, &memory, NULL));
-        if (memory.total > *most) *most = memory.total;
+        if (memory.total > most.total) most = memory;
     }
     options_destroy(&options);
+    return most;
 }
 
 #define COMMON                                                                                               \
@@ -83,6 +84,16 @@ static const struct {
     {{.grid = {.size = {[AXIS_DP] = 4}, .instances = 2}, .chunks = 1, .schedule = "1f1b", .zero_stage = 1},
      {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"},
      3},
+    {{.grid = GRID(1, 2, 1),
+      .chunks = 1,
+      .schedule = "1f1b",
+      .dtype = BF16,
+      .device = "cuda-sim",
+      .zero_stage = 1,
+      .offload = 0.25},
+     {"--bf16", "--device", "cuda-sim", "--use-distributed-optimizer", "--optimizer-cpu-offload",
+      "--optimizer-offload-fraction", "0.25"},
+     7},
     {{.grid = GRID(2, 1, 2), .chunks = 1, .schedule = "1f1b", .device = "cuda-sim"},
      {"--tp", "2", "--pp", "2", "--device", "cuda-sim"},
      6},
@@ -96,10 +107,13 @@ static void memory_is_exact(void) {
         memcpy(words + argc, cases[i].words, (size_t)cases[i].count * sizeof *words);
         ParallelConfig config = cases[i].config;
         config.microbatch = 2, config.batch = 16, config.scatter_gather = true;
-        size_t planned, taken;
-        EXPECT_OK(trireme_memory(&GPT, &config, &planned, &rank));
-        options_memory(argc + cases[i].count, words, grid_size(config.grid), &taken);
-        EXPECT(planned == taken, "case %zu: %zu bytes planned, %zu taken", i, planned, taken);
+        size_t planned, host;
+        EXPECT_OK(trireme_memory(&GPT, &config, &planned, &host, &rank));
+        EngineMemory taken = options_memory(argc + cases[i].count, words, grid_size(config.grid));
+        EXPECT(planned == taken.total && host == taken.host,
+               "case %zu: %zu bytes and %zu of the host planned, %zu and %zu taken", i, planned, host,
+               taken.total, taken.host);
+        EXPECT(!host == !(config.offload > 0), "case %zu: %zu bytes of the host", i, host);
     }
 }
 
@@ -128,7 +142,7 @@ static void gpu_has_an_allowance(void) {
     size_t bytes;
     int rank;
     EXPECT_OK(memory_exact(costs, &GPT, &GPU_RUN, &need));
-    EXPECT_OK(trireme_memory(&GPT, &GPU_RUN, &bytes, &rank));
+    EXPECT_OK(trireme_memory(&GPT, &GPU_RUN, &bytes, &(size_t){0}, &rank));
     double allowance = 1e9 * costs->constants.reserve_gb;
     EXPECT(need.total == (double)bytes + allowance && need.reserve == allowance && need.guessed == 0,
            "%.0f bytes needed, %zu taken, %.0f allowed, %.0f guessed", need.total, bytes, need.reserve,

@@ -62,6 +62,8 @@ static void set_optimizer(EngineSpec *spec, int number) {
     bool llama = number & 1, bf16 = number & 2;
     if (llama != bf16) run_use_muon(spec);
     spec->ema_decay = llama ? 0.9 : 0;
+    // Every second pipeline has a part of AdamW's state beside its device's memory.
+    if (llama == bf16 && grid_along(spec->grid, AXIS_PP) % 2 == 0) spec->offload = 0.6;
 }
 
 // Chunks where there are layers for them; 8 layers go unevenly into 3, 5, 6 and 7 stages.

@@ -52,6 +52,7 @@ typedef enum {
     CONTEXT,
     CONTEXT_WAYS,
     EXPERT_RANKS,
+    STATE_ON_HOST,
     NUM_FACTORS
 } Factor;
 
@@ -63,7 +64,7 @@ enum { FIRST_RECIPE = 3, NUM_PRECISIONS = FIRST_RECIPE + NUM_RECIPES };
 static int num_levels(Factor factor) {
     static const int levels[NUM_FACTORS] = {
         3, 3, 3, 0, 6, 2, NUM_SHARDINGS + 1, 3, 3, NUM_PRECISIONS, NUM_RUN_MODELS, 2, 2, 2, 2, 3, 2,
-        2, 2, 4, 2, 2, 3, NUM_CONTEXT_WAYS,  2};
+        2, 2, 4, 2, 2, 3, NUM_CONTEXT_WAYS,  2, 2};
     return factor == SCHEDULE ? num_schedule_kinds : levels[factor];
 }
 
@@ -143,6 +144,7 @@ static RunPlan plan_of(const Case *c) {
     spec->share_values = l[SHARDED] == NUM_SHARDINGS;
     spec->sharding = spec->share_values ? SHARD_VALUES : (Sharding)l[SHARDED];
     if (l[OPTIMIZER]) run_use_muon(spec), spec->ema_decay = 0.9;
+    spec->offload = l[STATE_ON_HOST] ? 0.6 : 0;
     spec->virtual_data = l[TREE] ? LEAVES : 0;
     spec->overlap_gradients = l[OVERLAP] > 0;
     spec->overlap_weights = l[OVERLAP] > 1;
@@ -163,7 +165,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
     const int *l = c->level;
     snprintf(
         text, NAME_BYTES,
-        "t%d c%d%s d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        "t%d c%d%s d%d p%d %s, %s recomputation%s%s, overlap %d, messages %d, %s, %s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         powers[l[TENSOR]], powers[l[CONTEXT]], ways[l[CONTEXT_WAYS]], powers[l[DATA]], powers[l[PIPELINE]],
         schedule_kinds[l[SCHEDULE]]->name, recomputations[l[RECOMPUTATION]],
         l[SEQUENCE_PARALLEL] ? ", sequence parallel" : "", shardings[l[SHARDED]], l[OVERLAP], l[MESSAGES],
@@ -173,7 +175,7 @@ static void name_case(const Case *c, char text[NAME_BYTES]) {
         l[CHECKED] ? ", checked" : "", l[TREE] ? ", a tree of leaves" : "",
         l[VISIBLE] & 1 ? ", documents" : "", l[VISIBLE] & 2 ? ", limited attention" : "",
         l[PER_TOKEN] ? ", per token" : "", l[OPTIMIZER] ? ", muon" : "",
-        l[EXPERT_RANKS] ? ", two expert ranks" : "");
+        l[EXPERT_RANKS] ? ", two expert ranks" : "", l[STATE_ON_HOST] ? ", state on the host" : "");
 }
 
 // ---- which combinations are possible -------------------------------------------------------------------
@@ -210,6 +212,7 @@ static bool possible(const Case *one) {
     if (l[OVERLAP] > 1 && !l[SHARDED]) return false;
     if (l[SHARDED] > SHARD_OPTIMIZER && schedule_kinds[l[SCHEDULE]]->pairs) return false;
     if (p == 1 && l[MESSAGES]) return false;
+    if (l[STATE_ON_HOST] && l[OPTIMIZER]) return false; // Muon's stays on the device
     bool has_experts = l[MODEL] == RUN_EXPERTS || l[MODEL] == RUN_BIASED_EXPERTS;
     if (l[EXPERT_RANKS] && (!has_experts || c * d == 1)) return false;
     RunPlan plan = plan_of(one);

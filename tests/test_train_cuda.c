@@ -16,7 +16,10 @@ enum {
     BY_CUDNN = 8,
     BY_KERNELS = 16,
     ANY_ORDER = 32,
-    BY_GPU = 64
+    BY_GPU = 64,
+    ON_HOST = 128, // AdamW's state
+    HALF_ON_HOST = 256,
+    CUT_VALUES = 512
 };
 enum { LAYERS = 4, GLOBAL_BATCH = 4, STEPS = 2 };
 
@@ -50,6 +53,8 @@ static bool run_with(const char *device, const Job *job, void (*opened)(Engine *
     plan.spec.mode.dtype = job->dtype;
     plan.spec.mode.sequence_parallel = job->ways & SEQUENCE_PARALLEL;
     plan.spec.sharding = job->ways & SHARDED ? SHARD_OPTIMIZER : SHARD_NOTHING;
+    if (job->ways & CUT_VALUES) plan.spec.sharding = SHARD_VALUES, plan.spec.reduce_every = true;
+    plan.spec.offload = job->ways & ON_HOST ? 1 : job->ways & HALF_ON_HOST ? 0.5 : 0;
     return run_or_complain(&plan, job->name, result);
 }
 
@@ -123,6 +128,42 @@ static void attention_by_cudnn(void) {
     run_expect_same_bits(&one, &other, "p2 by cuDNN");
     if (!run("cuda-sim", &(Job){"by kernels", GRID(1, 1, 1), "1f1b", 1, BF16, BY_KERNELS}, &other)) return;
     EXPECT(memcmp(one.norm, other.norm, STEPS * sizeof one.norm[0]) != 0, "cuDNN computes nothing");
+}
+
+// ---- optimizer state on the host --------------------------------------------------------------------------
+
+// The host's step has the bits of the GPU's, and what is taken of both memories is what was said (run_with).
+static void state_on_the_host_changes_no_bit(void) {
+    static const Job jobs[] = {{"bf16", GRID(1, 1, 1), "1f1b", 1, BF16, ON_HOST},
+                               {"fp16 d2 sharded", GRID(1, 2, 1), "1f1b", 1, F16, SHARDED | HALF_ON_HOST},
+                               {"bf16 d2 cut", GRID(1, 2, 1), "1f1b", 1, BF16, CUT_VALUES | LLAMA | ON_HOST},
+                               {"fp32 t2 p2", GRID(2, 1, 2), "1f1b", 1, F32, LLAMA | HALF_ON_HOST},
+                               {"bf16 d2 p2", GRID(1, 2, 2), "interleaved", 2, BF16, ON_HOST}};
+    for (int i = 0; i < (harness_short() ? 3 : 5); i++) {
+        Job here = jobs[i];
+        RunResult on_host, on_gpu;
+        here.ways &= ~(unsigned)(ON_HOST | HALF_ON_HOST);
+        if (!run("cuda-sim", &jobs[i], &on_host) || !run("cuda-sim", &here, &on_gpu)) return;
+        run_expect_same_bits(&on_host, &on_gpu, jobs[i].name);
+    }
+}
+
+static EngineMemory memory_with(double offload) {
+    EngineMemory memory = {0};
+    EngineSpec spec = run_spec((Grid)GRID(1, 1, 1), "1f1b", 1, LAYERS, GLOBAL_BATCH);
+    spec.device = "cuda-sim", spec.mode.dtype = BF16, spec.offload = offload;
+    EXPECT_OK(engine_measure(&spec, 0, &memory, NULL));
+    return memory;
+}
+
+// 10 bytes of a parameter leave the GPU, and the host takes 12; a half of the state leaves a half.
+static void the_gpu_is_relieved(void) {
+    EngineMemory none = memory_with(0), half = memory_with(0.5), all = memory_with(1);
+    double less = (double)(none.total - all.total), halfway = (double)(none.total - half.total);
+    EXPECT(none.host == 0 && less > 0, "%zu bytes on the host, %g less on the GPU", none.host, less);
+    EXPECT(fabs(halfway / less - 0.5) < 0.05, "a half of the state is %.3f of all", halfway / less);
+    double host = (double)all.host, blocks = 2 * 4.0 / 16 / 10 * less; // the gradients of two of 16 blocks
+    EXPECT(fabs((host - blocks) / (less * 12 / 10) - 1) < 0.05, "%g bytes on the host for %g", host, less);
 }
 
 // ---- attention as the GPU chooses -------------------------------------------------------------------------
@@ -224,6 +265,8 @@ int main(int argc, char **argv) {
                        {"grids_change_no_bit", grids_change_no_bit},
                        {"cuts_change_rounding_alone", cuts_change_rounding_alone},
                        {"attention_by_cudnn", attention_by_cudnn},
+                       {"state_on_the_host_changes_no_bit", state_on_the_host_changes_no_bit},
+                       {"the_gpu_is_relieved", the_gpu_is_relieved},
                        {"workspace_is_of_the_choice", workspace_is_of_the_choice},
                        {"choice_computes_as_the_word", choice_computes_as_the_word},
                        {"plans_are_made_when_the_engine_opens", plans_are_made_when_the_engine_opens},

@@ -108,7 +108,8 @@ static SearchSpace open_space(const SearchSpace *space) {
                          .context_way = space->context_way,
                          .dtype = space->dtype,
                          .factors = space->factors,
-                         .muon = space->muon};
+                         .muon = space->muon,
+                         .offload = space->offload};
 }
 
 static Status price_given(Question *q, PlanReport *report) {

@@ -265,6 +265,7 @@ static void fill_space(PlanJob *job) {
     space->grid.instances = o->num_distributed_optimizer_instances;
     space->context_way = plan_is_given(o, "cp_comm_type") ? (int)options_context_way(o) : -1;
     space->muon = muon_options(o);
+    space->offload = options_offload(o);
     space->reduce_every = o->reduce_grads_every_microbatch;
     job->given = space->grid.size[AXIS_TP] && space->grid.size[AXIS_PP] && space->microbatch;
     int open = job->given ? 0 : -1;

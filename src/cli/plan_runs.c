@@ -49,6 +49,7 @@ static Status config_of_run(const Options *o, const char *path, ParallelConfig *
     out->grid.instances = o->num_distributed_optimizer_instances;
     out->context_way = options_context_way(o);
     out->muon = muon_options(o);
+    out->offload = out->device ? options_offload(o) : 0;
     return OK;
 }
 

@@ -186,6 +186,7 @@ Status options_check_one_adapter(const Options *options);
 // GPU.
 int options_ranks_per_gpu(const Options *options);
 Sharding options_sharding(const Options *options); // what replicas of parameters cut into shards
+double options_offload(const Options *options);    // the share of optimizer state that a GPU's host keeps
 // Returns the field of the first option that the user has given and that is not among `fields`, which ends with NULL;
 // NULL: there is none.
 const char *options_given_beside(const Options *options, const char *const *fields);

@@ -1,4 +1,5 @@
-// The rules of shards: what data-parallel ranks cut, and how they sum gradients and gather values.
+// The rules of shards: what data-parallel ranks cut, how they sum gradients and gather values, and where the
+// optimizer's state lies.
 #include "config/rules.h"
 #include "layout/kinds.h"
 #include "layout/topology.h"
@@ -71,4 +72,17 @@ Status check_sums(Options *o) {
     if (!strcmp(o->optimizer, "muon"))
         return refuse_sums("--optimizer muon", "it steps matrices in the memory of whole gradients");
     return OK;
+}
+
+Status check_offload(Options *o) {
+    if (!o->optimizer_cpu_offload || strcmp(o->optimizer, "muon") != 0) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--optimizer-cpu-offload and --optimizer muon cannot be set at the same time: Muon makes whole "
+        "matrices orthogonal, on the GPU: use --optimizer adam, or --data-parallel-sharding-strategy "
+        "optim, which cuts Muon's state over data-parallel ranks");
+}
+
+double options_offload(const Options *o) {
+    return o->optimizer_cpu_offload ? o->optimizer_offload_fraction : 0;
 }

@@ -141,6 +141,9 @@ typedef struct {
     void *(*take)(void *state, const char *name, size_t bytes, const char **why);
     void (*give_back)(void *state, void *base, size_t bytes);
     void (*begins)(void *state, const char *name, void *address, size_t bytes);
+    // The same for memory of the host, as device_host_memory. NULL: plain memory of the process.
+    void *(*host_take)(void *state, const char *name, size_t bytes, const char **why);
+    void (*host_give_back)(void *state, void *base, size_t bytes);
 
     Status (*stream_open)(void *state, const char *name, void **queue);       // `name` stays alive
     void (*stream_close)(void *state, void *queue);                           // waits for what is under way
@@ -149,6 +152,8 @@ typedef struct {
     // From host memory, which the caller may change at once; to host memory, which the caller reads after a wait.
     void (*upload)(const Exec *exec, void *to, const void *from, size_t bytes);
     void (*download)(const Exec *exec, void *to, const void *from, size_t bytes);
+    // From memory of host_take, which the caller leaves alone until a wait. NULL: as `upload`.
+    void (*upload_async)(const Exec *exec, void *to, const void *from, size_t bytes);
 
     // An event is a number that grows along its stream; 0 lies behind every stream. `exec` is the event's stream.
     int64_t (*event_record)(const Exec *exec);

@@ -237,6 +237,11 @@ Memory device_memory(Device *device) {
     return (Memory){.take = b->take, .give_back = b->give_back, .begins = b->begins, .self = device->state};
 }
 
+Memory device_host_memory(Device *device) {
+    const Backend *b = &device->backend;
+    return (Memory){.take = b->host_take, .give_back = b->host_give_back, .self = device->state};
+}
+
 // ---- streams and events -----------------------------------------------------------------------------------
 
 static void check_stream(const Device *device, const Stream *stream) {
@@ -322,6 +327,18 @@ void device_download(Device *device, Stream *stream, void *to, Tensor from) {
     }
     device->backend.download(&stream->exec, to, from.data, tensor_bytes(from));
     device_sync(device, stream);
+}
+
+void device_upload_async(Device *device, Stream *stream, Tensor to, const void *from) {
+    check_stream(device, stream);
+    if (device->backend.counts_only || !tensor_bytes(to)) return;
+    device->backend.upload_async(&stream->exec, to.data, from, tensor_bytes(to));
+}
+
+void device_download_async(Device *device, Stream *stream, void *to, Tensor from) {
+    check_stream(device, stream);
+    if (device->backend.counts_only || !tensor_bytes(from)) return;
+    device->backend.download(&stream->exec, to, from.data, tensor_bytes(from));
 }
 
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from) {

@@ -123,7 +123,10 @@ bool device_is_fused(const Device *device);
 // writes the gradient of the head's weight once. It depends on the kind of device and on the sizes alone, so that no
 // grid changes what a kind computes.
 int64_t device_head_tokens(const Device *device, int64_t hidden, int64_t vocabulary);
-Memory device_memory(Device *device);               // what arenas of this device live in
+Memory device_memory(Device *device); // what arenas of this device live in
+// Memory of the host that copies of the device reach while the host goes on: pinned memory beside a GPU, else plain
+// memory.
+Memory device_host_memory(Device *device);
 size_t device_workspace_peak(const Device *device); // the most any operation so far needed, bytes
 // Sets a function that is called before every operation and during long waits of the host, on every kind of device: it
 // lets messages under way advance while a long step computes. NULL: no function.
@@ -175,6 +178,10 @@ void device_mark_read(Device *device, DeviceMark *mark);
 void device_upload(Device *device, Stream *stream, Tensor to, const void *from);
 // From device to host: waits until the values are there.
 void device_download(Device *device, Stream *stream, void *to, Tensor from);
+// The same from and to memory of device_host_memory, without a wait: the host leaves that memory alone until the stream
+// has got to an event that was recorded after the call.
+void device_upload_async(Device *device, Stream *stream, Tensor to, const void *from);
+void device_download_async(Device *device, Stream *stream, void *to, Tensor from);
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from);
 void device_zero(Device *device, Stream *stream, Tensor x);
 

@@ -17,6 +17,8 @@ static const YamlField MACHINE_FIELDS[] = {
     FIELD(Machine, NUMBER, memory_gbs, true, 0.1, 1e6, "GB/s"),
     FIELD(Machine, COUNT, sms, false, 1, 65536, NULL),
     FIELD(Machine, NUMBER, link_gbs, false, 0.01, 1e5, "GB/s"),
+    FIELD(Machine, NUMBER, host_link_gbs, false, 0.01, 1e5, "GB/s"),
+    FIELD(Machine, NUMBER, host_memory_gbs, false, 0.1, 1e6, "GB/s"),
     FIELD(Machine, COUNT, nics, false, 0, 1024, NULL),
     FIELD(Machine, NUMBER, nic_gbs, false, 0.001, 1e5, "GB/s"),
     FIELD(Machine, NUMBER, price, false, 0.0001, 1e5, "dollars"),

@@ -92,6 +92,8 @@ typedef struct {
     double memory_gbs;                        // memory bandwidth of a device
     int sms;                                  // streaming multiprocessors: tiles that run at once
     double link_gbs;                          // of a device to the others in its node, one direction
+    double host_link_gbs;                     // of a device to its host, one direction; 0: unknown
+    double host_memory_gbs;                   // memory bandwidth of a node's processors; 0: unknown
     int nics;                                 // of a node; 0: the node has no network
     double nic_gbs;                           // of each NIC, one direction
     Curve curves[MAX_CURVES];

@@ -9,14 +9,24 @@
 static void poll(void *world) { comm_poll(world); }
 static void watch(void *world, double waited_s) { comm_watch(world, waited_s); }
 
-static Status open_shared(Runtime *r, size_t bytes) {
-    char why[400];
-    Memory shared = comm_shared_memory(context_group(&r->context, ROLE_REPLICAS));
-    if (!bytes || arena_open(&r->shared, "shared", shared, bytes) == OK) return OK;
+// Opens an arena that an option asks for; where there is no memory the message ends with the advice.
+static Status open_advised(Arena *arena, const char *name, Memory memory, size_t bytes, const char *advice) {
+    char why[700];
+    if (!bytes || arena_open(arena, name, memory, bytes) == OK) return OK;
     snprintf(why, sizeof why, "%s", fail_message());
-    return fail(
-        ERR_OS,
-        "%s: with --no-share-parameters each rank keeps shards of the parameters in memory of its own", why);
+    return fail(ERR_OS, "%s: %s", why, advice);
+}
+
+static Status open_shared(Runtime *r, size_t bytes) {
+    return open_advised(
+        &r->shared, "shared", comm_shared_memory(context_group(&r->context, ROLE_REPLICAS)), bytes,
+        "with --no-share-parameters each rank keeps shards of the parameters in memory of its own");
+}
+
+static Status open_host(Runtime *r, size_t bytes) {
+    return open_advised(&r->host_run, "host", device_host_memory(r->device), bytes,
+                        "a smaller --optimizer-offload-fraction takes less of the host's memory; without "
+                        "--optimizer-cpu-offload all optimizer state is on the device");
 }
 
 static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
@@ -24,9 +34,11 @@ static Status open_arenas(Runtime *r, const RuntimeMemory *memory) {
         arena_open_measuring(&r->run, "run");
         arena_open_measuring(&r->scratch, "scratch");
         arena_open_measuring(&r->shared, "shared");
+        arena_open_measuring(&r->host_run, "host");
         return OK;
     }
     TRY(open_shared(r, memory->shared));
+    TRY(open_host(r, memory->host));
     TRY(arena_open(&r->run, "run", device_memory(r->device), memory->run));
     return arena_open(&r->scratch, "scratch", device_memory(r->device), memory->scratch);
 }
@@ -59,6 +71,12 @@ static Status check_gpu(const Runtime *r, int ranks_per_gpu, Comm *world) {
     return status;
 }
 
+static Status open_devices(Runtime *r, const RuntimeSpec *spec, DeviceOptions options) {
+    DeviceOptions host = {.kind = spec->memory ? "cpu" : "null", .threads = spec->threads};
+    TRY(device_open(&r->device, options));
+    return spec->on_host ? device_open(&r->host, host) : OK;
+}
+
 Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
     const RuntimeMemory *memory = spec->memory;
     *r = (Runtime){.world = world};
@@ -72,8 +90,9 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
                             .float8 = recipe_takes_8_bits(&spec->mode),
                             .workspace_bytes = memory ? memory->workspace : 0};
     // Every rank opens its device, or none: what follows is collective.
-    TRY(comm_agree(world, device_open(&r->device, device)));
+    TRY(comm_agree(world, open_devices(r, spec, device)));
     if (memory && spec->ranks_per_gpu) TRY(check_gpu(r, spec->ranks_per_gpu, world));
+    if (r->host) device_on_launch(r->host, poll, world);
     device_on_launch(r->device, poll, world);
     device_on_wait(r->device, watch, world);
     TRY(comm_use_device(world, r->device));
@@ -86,11 +105,13 @@ Status runtime_open(Runtime *r, const RuntimeSpec *spec, Comm *world) {
 }
 
 void runtime_close(Runtime *r) {
+    arena_close(&r->host_run);
     arena_close(&r->shared);
     arena_close(&r->scratch);
     arena_close(&r->run);
     groups_close(&r->context.groups);
     if (r->world && r->device) comm_use_device(r->world, NULL);
+    device_close(r->host);
     device_close(r->device);
     *r = (Runtime){0};
 }
@@ -98,7 +119,11 @@ void runtime_close(Runtime *r) {
 bool runtime_is_measuring(const Runtime *r) { return r->run.measuring; }
 
 RuntimeMemory runtime_memory_used(const Runtime *r) {
-    return (RuntimeMemory){r->run.peak, r->scratch.peak, device_workspace_peak(r->device), r->shared.peak};
+    return (RuntimeMemory){.run = r->run.peak,
+                           .scratch = r->scratch.peak,
+                           .workspace = device_workspace_peak(r->device),
+                           .shared = r->shared.peak,
+                           .host = r->host_run.peak};
 }
 
 Status runtime_run_alone(int size, int rank, RankMain *rank_main, void *arg) {

@@ -12,6 +12,7 @@ typedef struct {
     size_t scratch;   // of the arena for one instruction
     size_t workspace; // of the device's operations
     size_t shared;    // of the arena that this rank shares with its replicas: of all of them together
+    size_t host;      // of the arena in the host's memory
 } RuntimeMemory;
 
 typedef struct {
@@ -22,6 +23,7 @@ typedef struct {
     int ranks_per_gpu;      // so many ranks at most may share a GPU; 0: any number
     const char *algorithms; // a file for the device's matrix products (device/algorithms.h), or NULL
     ModelMode mode;
+    bool on_host;                // the host computes, too, in memory beside the device's
     const RuntimeMemory *memory; // NULL: measure
 } RuntimeSpec;
 
@@ -31,6 +33,8 @@ typedef struct {
     Device *device;
     Arena run, scratch;
     Arena shared;    // one copy for all replicas of a machine (comm_shared_memory), where the memory has any
+    Device *host;    // the processors, with on_host; NULL without
+    Arena host_run;  // as `run`, in device_host_memory
     Context context; // points into the runtime, which must not move
 } Runtime;
 

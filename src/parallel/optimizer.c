@@ -3,17 +3,18 @@
 #include "base/half.h"
 #include "layout/topology.h"
 #include "parallel/muon.h"
+#include "parallel/offload.h"
 #include <math.h>
 #include <stdlib.h>
 
 // ---- what this rank owns ------------------------------------------------------------------------
 
-// The part of a parameter that lies in a bucket's shard, by positions in the shard.
-static OpSegment owned_piece(const Bucket *b, const Param *p) {
+// The part of a parameter that lies in a part of a bucket's shard, by positions there.
+static OpSegment owned_piece(const Bucket *b, const ShardState *state, const Param *p) {
     if (p->chunk != b->chunk || p->tied_value) return (OpSegment){.count = 0};
-    int64_t begin = p->offset - b->shard_begin, end = begin + param_local_count(p);
+    int64_t begin = p->offset - b->shard_begin - state->begin, end = begin + param_local_count(p);
     if (begin < 0) begin = 0;
-    if (end > b->shard_count) end = b->shard_count;
+    if (end > state->count) end = state->count;
     return (OpSegment){.begin = begin, .count = end > begin ? end - begin : 0, .decays = p->spec.decay};
 }
 
@@ -23,12 +24,13 @@ static bool counts_here(const Optimizer *o, const Bucket *b, const Param *p) {
     return !p->spec.tied_to && p->place.first && first_replica;
 }
 
-// Lists the pieces of a shard, or only counts them.
-static int list_pieces(const Optimizer *o, const Bucket *b, OpSegment *pieces, const Param **params) {
+// Lists the pieces of a part of a shard, or only counts them.
+static int list_pieces(const Optimizer *o, const Bucket *b, const ShardState *state, OpSegment *pieces,
+                       const Param **params) {
     int count = 0;
     for (int i = 0; i < o->params->count; i++) {
         const Param *p = o->params->items[i];
-        OpSegment piece = owned_piece(b, p);
+        OpSegment piece = owned_piece(b, state, p);
         if (!piece.count) continue;
         piece.row = counts_here(o, b, p) ? i : -1;
         if (pieces) pieces[count] = piece, params[count] = p;
@@ -37,13 +39,13 @@ static int list_pieces(const Optimizer *o, const Bucket *b, OpSegment *pieces, c
     return count;
 }
 
-static Status open_pieces(const Optimizer *o, const Bucket *b, ShardState *shard) {
-    size_t count = (size_t)list_pieces(o, b, NULL, NULL);
-    shard->pieces = calloc(count + 1, sizeof *shard->pieces);
-    shard->params = calloc(count + 1, sizeof *shard->params);
-    if (!shard->pieces || !shard->params)
+static Status open_pieces(const Optimizer *o, const Bucket *b, ShardState *state) {
+    size_t count = (size_t)list_pieces(o, b, state, NULL, NULL);
+    state->pieces = calloc(count + 1, sizeof *state->pieces);
+    state->params = calloc(count + 1, sizeof *state->params);
+    if (!state->pieces || !state->params)
         return fail(ERR_OS, "no memory for the optimizer's %zu pieces of parameters", count);
-    shard->num_pieces = list_pieces(o, b, shard->pieces, shard->params);
+    state->num_pieces = list_pieces(o, b, state, state->pieces, state->params);
     return OK;
 }
 
@@ -53,28 +55,62 @@ static Tensor piece_of(Tensor shard, OpSegment piece) {
 
 // ---- life ---------------------------------------------------------------------------------------
 
-static Tensor take_zeros(const Context *c, Arena *arena, const char *name, int64_t count, DType dtype) {
-    Tensor x = tensor_take(arena, name, 1, count, dtype);
-    device_zero(c->device, c->stream, x);
+// The device of a part of the state, and its memory there.
+typedef struct {
+    Device *device;
+    Stream *stream;
+    Arena *arena;
+} Home;
+
+static Home home_of(const Optimizer *o, bool on_host, Arena *arena) {
+    const OffloadOptions *offload = &o->options.offload;
+    if (on_host) return (Home){offload->device, device_stream(offload->device), offload->arena};
+    return (Home){o->context->device, o->context->stream, arena};
+}
+
+static Tensor take_zeros(Home home, const char *name, int64_t count, DType dtype) {
+    Tensor x = tensor_take(home.arena, name, 1, count, dtype);
+    device_zero(home.device, home.stream, x);
     return x;
 }
 
-static void take_shard(Optimizer *o, Arena *arena, int i) {
-    const Context *c = o->context;
-    const Bucket *b = &o->buckets->items[i];
-    Tensor values = bucket_values(o->params, b);
-    ShardState *shard = &o->shards[i];
-    if (values.dtype == F32)
-        shard->main = values;
-    else if (values.dtype == BF16)
-        shard->main = take_zeros(c, arena, "fp32 parameters beyond bf16", b->shard_count, U16);
-    else
-        shard->main = take_zeros(c, arena, "fp32 parameters", b->shard_count, F32);
+static void take_state(const Optimizer *o, Home home, const Bucket *b, bool on_host, ShardState *state) {
+    int64_t count = state->count;
     bool muon = is_stepped_whole(b);
-    shard->m = take_zeros(c, arena, muon ? "Muon's momentum" : "AdamW first moment", b->shard_count, F32);
-    if (!muon) shard->v = take_zeros(c, arena, "AdamW second moment", b->shard_count, F32);
-    if (o->options.ema_decay > 0)
-        shard->ema = take_zeros(c, arena, "average of parameters", b->shard_count, F32);
+    state->value = tensor_part(bucket_values(o->params, b), state->begin, count);
+    DType dtype = state->value.dtype;
+    if (on_host) state->value = take_zeros(home, "copies of parameters", count, dtype);
+    if (dtype == F32)
+        state->main = state->value;
+    else if (dtype == BF16)
+        state->main = take_zeros(home, "fp32 parameters beyond bf16", count, U16);
+    else
+        state->main = take_zeros(home, "fp32 parameters", count, F32);
+    state->m = take_zeros(home, muon ? "Muon's momentum" : "AdamW first moment", count, F32);
+    if (!muon) state->v = take_zeros(home, "AdamW second moment", count, F32);
+    if (o->options.ema_decay > 0) state->ema = take_zeros(home, "average of parameters", count, F32);
+}
+
+// The elements of a shard whose state is on the host.
+static int64_t offloaded_elements(const Optimizer *o, const Bucket *b) {
+    double fraction = o->options.offload.fraction;
+    if (fraction >= 1) return b->shard_count;
+    int64_t count = (int64_t)(fraction * (double)b->shard_count);
+    return count / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+}
+
+static Status open_states(Optimizer *o, Arena *arena) {
+    for (int i = 0; i < o->buckets->count; i++) {
+        const Bucket *b = &o->buckets->items[i];
+        ShardState *host = &o->offloaded[i], *device = &o->shards[i];
+        host->count = device->begin = offloaded_elements(o, b);
+        device->count = b->shard_count - device->begin;
+        if (host->count) take_state(o, home_of(o, true, arena), b, true, host);
+        if (device->count) take_state(o, home_of(o, false, arena), b, false, device);
+        TRY(open_pieces(o, b, host));
+        TRY(open_pieces(o, b, device));
+    }
+    return OK;
 }
 
 Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Params *params,
@@ -85,89 +121,110 @@ Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Param
     o->all_own =
         buckets->sharded || !grid_same(context->groups.topology.grid, ROLE_REPLICAS, ROLE_EXPERT_REPLICAS);
     o->owners = o->all_own ? world : context_group(context, ROLE_MODEL);
+    o->offloaded = calloc((size_t)buckets->count + 1, sizeof *o->offloaded);
     o->shards = calloc((size_t)buckets->count + 1, sizeof *o->shards);
     o->host = calloc((size_t)params->count * 3 + 1, sizeof *o->host);
-    if (!o->shards || !o->host)
+    if (!o->offloaded || !o->shards || !o->host)
         return fail(ERR_OS, "no memory for the optimizer's %d buckets", buckets->count);
-    for (int i = 0; i < buckets->count; i++) {
-        take_shard(o, arena, i);
-        TRY(open_pieces(o, &buckets->items[i], &o->shards[i]));
-    }
+    TRY(open_states(o, arena));
     o->max = tensor_take(arena, "largest gradient", 1, 1, F32);
     o->sums = tensor_take(arena, "sums of squares of gradients", params->count, 3, F64);
     CHECK(params->matrices_apart == (options.muon.iterations > 0), "parameters that were placed for AdamW");
+    CHECK(!params->matrices_apart || !(options.offload.fraction > 0), "Muon's state on the host");
+    if (options.offload.fraction > 0) TRY(offload_create(o));
     return params->matrices_apart ? muon_create(o, arena) : OK;
 }
 
-void optimizer_destroy(Optimizer *o) {
-    if (o->shards) device_sync(o->context->device, o->context->stream); // queued operations read the segments
-    for (int i = 0; o->shards && i < o->buckets->count; i++) {
-        free(o->shards[i].pieces);
-        free(o->shards[i].params);
+static void close_states(ShardState *states, int count) {
+    for (int i = 0; states && i < count; i++) {
+        free(states[i].pieces);
+        free(states[i].params);
     }
+    free(states);
+}
+
+void optimizer_destroy(Optimizer *o) {
+    // Queued operations read the segments, and copies the host's memory.
+    if (o->shards) device_sync(o->context->device, o->context->stream);
     muon_destroy(o);
-    free(o->shards);
+    offload_destroy(o);
+    if (o->buckets) close_states(o->offloaded, o->buckets->count);
+    if (o->buckets) close_states(o->shards, o->buckets->count);
     free(o->host);
     *o = (Optimizer){0};
 }
 
-static OwnedPart owned_part(const Optimizer *o, int bucket, int piece) {
+static OwnedPart owned_part(const Optimizer *o, int bucket, bool on_host, int piece) {
     const Bucket *b = &o->buckets->items[bucket];
-    const ShardState *shard = &o->shards[bucket];
-    const Param *p = shard->params[piece];
-    OpSegment at = shard->pieces[piece];
+    const ShardState *state = &(on_host ? o->offloaded : o->shards)[bucket];
+    const Param *p = state->params[piece];
+    OpSegment at = state->pieces[piece];
+    Home home = home_of(o, on_host, NULL);
     return (OwnedPart){.param = p,
-                       .begin = at.begin + b->shard_begin - p->offset,
+                       .begin = at.begin + state->begin + b->shard_begin - p->offset,
                        .count = at.count,
-                       .value = piece_of(bucket_values(o->params, b), at),
-                       .main = piece_of(shard->main, at),
-                       .m = piece_of(shard->m, at),
-                       .v = piece_of(shard->v, at),
-                       .ema = piece_of(shard->ema, at),
+                       .device = home.device,
+                       .stream = home.stream,
+                       .value = piece_of(state->value, at),
+                       .main = piece_of(state->main, at),
+                       .m = piece_of(state->m, at),
+                       .v = piece_of(state->v, at),
+                       .ema = piece_of(state->ema, at),
                        .copies = b->copies * (b->sharded ? 1 : b->replicas),
                        .copy = b->sharded ? b->copy : b->copy * b->replicas + b->replica};
 }
 
 Status optimizer_visit(const Optimizer *o, VisitPart *visit, void *self) {
-    for (int i = 0; i < o->buckets->count; i++)
-        for (int k = 0; k < o->shards[i].num_pieces; k++) {
-            OwnedPart part = owned_part(o, i, k);
+    for (int i = 0; i < o->buckets->count; i++) {
+        int on_host = o->offloaded[i].num_pieces, on_device = o->shards[i].num_pieces;
+        for (int k = 0; k < on_host + on_device; k++) {
+            OwnedPart part = owned_part(o, i, k < on_host, k < on_host ? k : k - on_host);
             TRY(visit(self, &part));
         }
+    }
     return OK;
 }
 
-// A bf16 run keeps the remainders alone: params_fill rounds the values as bf16_split does.
-static void write_remainders(const Context *c, Tensor main, const float *from) {
-    enum { MAX_BLOCK = 1 << 21 }; // elements: 4 MiB
+// Uploads what bf16_split makes of fp32 numbers: the remainders, and on the host the values, too. On the device
+// params_fill rounds the values in the same way.
+static void write_split(Home home, Tensor main, Tensor value, const float *from) {
+    enum { MAX_BLOCK = 1 << 21 }; // elements: 4 MiB each
     int64_t all = tensor_count(main), block = all < MAX_BLOCK ? all : MAX_BLOCK;
-    int threads = block < 1 << 14 ? 1 : device_threads(c->device);
-    uint16_t *remainders = malloc((size_t)block * sizeof *remainders);
+    int threads = block < 1 << 14 ? 1 : device_threads(home.device);
+    uint16_t *remainders = malloc((size_t)block * 2 * sizeof *remainders), *values = remainders + block;
     CHECK(remainders, "no memory for %lld remainders of parameters", (long long)block);
     for (int64_t first = 0, count; first < all; first += count) {
         count = all - first < block ? all - first : block;
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < count; i++) (void)bf16_split(from[first + i], &remainders[i]);
-        device_upload(c->device, c->stream, tensor_part(main, first, count), remainders);
+        for (int64_t i = 0; i < count; i++) values[i] = bf16_split(from[first + i], &remainders[i]);
+        device_upload(home.device, home.stream, tensor_part(main, first, count), remainders);
+        if (value.data) device_upload(home.device, home.stream, tensor_part(value, first, count), values);
     }
     free(remainders);
 }
 
+static void write_state(const Optimizer *o, int bucket, bool on_host, const Param *p, const float *local) {
+    const Bucket *b = &o->buckets->items[bucket];
+    const ShardState *state = &(on_host ? o->offloaded : o->shards)[bucket];
+    OpSegment piece = owned_piece(b, state, p);
+    if (!piece.count) return;
+    Home home = home_of(o, on_host, NULL);
+    const float *from = local + (piece.begin + state->begin + b->shard_begin - p->offset);
+    Tensor main = piece_of(state->main, piece), none = {0};
+    if (main.dtype == U16)
+        write_split(home, main, on_host ? piece_of(state->value, piece) : none, from);
+    else
+        device_upload(home.device, home.stream, main, from);
+    if (state->ema.data) device_upload(home.device, home.stream, piece_of(state->ema, piece), from);
+}
+
 void optimizer_write_master(void *optimizer, const Param *p, const float *local) {
     const Optimizer *o = optimizer;
-    const Context *c = o->context;
+    // The host's values may still be on their way to the device.
+    if (o->offload) device_sync(o->context->device, o->context->stream);
     for (int i = 0; i < o->buckets->count; i++) {
-        const Bucket *b = &o->buckets->items[i];
-        OpSegment piece = owned_piece(b, p);
-        if (!piece.count) continue;
-        const float *from = local + (piece.begin + b->shard_begin - p->offset);
-        Tensor main = piece_of(o->shards[i].main, piece);
-        if (main.dtype == U16)
-            write_remainders(c, main, from);
-        else
-            device_upload(c->device, c->stream, main, from);
-        if (o->shards[i].ema.data)
-            device_upload(c->device, c->stream, piece_of(o->shards[i].ema, piece), from);
+        write_state(o, i, true, p, local);
+        write_state(o, i, false, p, local);
     }
 }
 
@@ -189,17 +246,15 @@ double optimizer_largest(Optimizer *o, Reduction reduction) {
     return max;
 }
 
-static void add_squares(Optimizer *o, int index, int exponent) {
+static void add_squares(Optimizer *o, int index, const ShardState *state, int exponent) {
     const Context *c = o->context;
-    const Bucket *b = &o->buckets->items[index];
-    const ShardState *shard = &o->shards[index];
-    if (!shard->num_pieces) return;
+    if (!state->num_pieces) return;
     sum_squares(c->device, c->stream,
-                (SumSquares){.x = bucket_grads(o->params, b),
+                (SumSquares){.x = state_grads(o, index, state),
                              .sum = o->sums,
                              .exponent = exponent,
-                             .num_segments = shard->num_pieces,
-                             .segments = shard->pieces});
+                             .num_segments = state->num_pieces,
+                             .segments = state->pieces});
 }
 
 double optimizer_grad_norm(Optimizer *o, double loss_scale) {
@@ -210,7 +265,10 @@ double optimizer_grad_norm(Optimizer *o, double loss_scale) {
     int exponent;
     frexp(max, &exponent);
     device_zero(c->device, c->stream, o->sums);
-    for (int i = 0; i < o->buckets->count; i++) add_squares(o, i, exponent);
+    for (int i = 0; i < o->buckets->count; i++) {
+        add_squares(o, i, &o->offloaded[i], exponent);
+        add_squares(o, i, &o->shards[i], exponent);
+    }
     device_download(c->device, c->stream, o->host, o->sums);
     comm_all_reduce_host(o->owners, o->host, o->params->count * 3, REDUCE_SUM);
     // Parameter by parameter in the model's order; so far everything was exact.
@@ -224,31 +282,34 @@ double optimizer_grad_norm(Optimizer *o, double loss_scale) {
 // All members of `args` but the tensors and the segments are set.
 static void step_bucket(Optimizer *o, int index, AdamW args) {
     const Context *c = o->context;
-    const Bucket *b = &o->buckets->items[index];
-    const ChunkParams *chunk = &o->params->chunks[b->chunk];
-    const ShardState *shard = &o->shards[index];
-    if (!shard->num_pieces || is_stepped_whole(b)) return;
-    args.gradient = bucket_grads(o->params, b);
-    args.parameter = shard->main;
-    args.m = shard->m;
-    args.v = shard->v;
-    args.value = chunk->values.dtype == F32 ? (Tensor){0} : bucket_values(o->params, b);
-    args.num_segments = shard->num_pieces;
-    args.segments = shard->pieces;
+    const ShardState *state = &o->shards[index];
+    if (!state->num_pieces || is_stepped_whole(&o->buckets->items[index])) return;
+    args.gradient = state_grads(o, index, state);
+    args.parameter = state->main;
+    args.m = state->m;
+    args.v = state->v;
+    args.value = state->value.dtype == F32 ? (Tensor){0} : state->value;
+    args.num_segments = state->num_pieces;
+    args.segments = state->pieces;
     adamw(c->device, c->stream, args);
 }
 
-static void average_bucket(const Optimizer *o, int index) {
-    const Context *c = o->context;
-    const Bucket *b = &o->buckets->items[index];
-    const ShardState *shard = &o->shards[index];
-    blend(c->device, c->stream,
-          (Blend){.x = shard->main,
-                  .x_value = shard->main.dtype == U16 ? bucket_values(o->params, b) : (Tensor){0},
-                  .y = shard->ema,
+static void average(const Optimizer *o, Home home, const ShardState *state) {
+    if (!state->count) return;
+    blend(home.device, home.stream,
+          (Blend){.x = state->main,
+                  .x_value = state->main.dtype == U16 ? state->value : (Tensor){0},
+                  .y = state->ema,
                   .keep = 1,
                   .factor = 1 - o->options.ema_decay,
                   .own = -1});
+}
+
+static void average_all(const Optimizer *o) {
+    for (int i = 0; i < o->buckets->count; i++) {
+        average(o, home_of(o, false, NULL), &o->shards[i]);
+        if (o->offload) average(o, home_of(o, true, NULL), &o->offloaded[i]);
+    }
 }
 
 void optimizer_step(Optimizer *o, double grad_norm, double loss_scale, double lr, double weight_decay) {
@@ -262,6 +323,7 @@ void optimizer_step(Optimizer *o, double grad_norm, double loss_scale, double lr
     args.correction2 = 1 - pow(a->beta2, (double)o->steps);
     args.grad_scale = (coefficient < 1 ? coefficient : 1) / loss_scale;
     for (int i = 0; i < o->buckets->count; i++) step_bucket(o, i, args);
+    if (o->offload) offload_step(o, args);
     if (o->muon) muon_step(o, args.grad_scale, lr, weight_decay);
-    for (int i = 0; i < o->buckets->count && o->options.ema_decay > 0; i++) average_bucket(o, i);
+    if (o->options.ema_decay > 0) average_all(o);
 }

@@ -271,21 +271,33 @@ typedef struct {
     double extra_scale;
 } MuonOptions;
 
+// State of AdamW that lies in the host's memory: the host steps it, and sends the device the new values.
+// Source: Ren 2021 (ZeRO-Offload); Megatron-LM, HybridDeviceOptimizer.
+typedef struct {
+    double fraction; // of each shard's elements; 0: none
+    Device *device;  // a device of the host, which steps them
+    Arena *arena;    // in device_host_memory of the device that has the gradients
+} OffloadOptions;
+
 typedef struct {
     AdamOptions adam;
     MuonOptions muon;
     double ema_decay; // of the moving average of the weights; 0: there is none
+    OffloadOptions offload;
 } OptimizerOptions;
 
 typedef struct Muon Muon;
-// The shard of one bucket that this rank steps: [1, shard_count] each, moments in F32. The fp32 parameter is
+typedef struct Offload Offload;
+// A part of the shard of one bucket that this rank steps: [1, count] each, moments in F32. The fp32 parameter is
 // the value itself in an fp32 run, beside it (F32) in an fp16 run; of a bf16 run `main` is what bf16_split
 // leaves out of the value (U16), since a copy would hold the value's 16 bits again.
 // A bucket of matrices (ReductionInfo) has no v. `ema` is the moving average of the fp32 parameters, F32, where there
 // is one.
 typedef struct {
-    Tensor main, m, v, ema;
-    // The parts of parameters that lie in the shard; positions count from its begin.
+    int64_t begin, count; // elements of the shard
+    // `value` is the device's own, or on the host a copy of it, in fp16 from the first step on.
+    Tensor value, main, m, v, ema;
+    // The parts of parameters that lie in it; positions count from its begin.
     int num_pieces;
     OpSegment *pieces;
     const Param **params; // [num_pieces]
@@ -296,8 +308,10 @@ typedef struct {
     const Params *params;
     const Buckets *buckets;
     OptimizerOptions options;
-    Muon *muon;         // NULL: AdamW steps all parameters
-    ShardState *shards; // [buckets->count]
+    Muon *muon; // NULL: AdamW steps all parameters
+    // [buckets->count] each: the begin of a shard is on the host, the rest on the device. Either may be empty.
+    ShardState *offloaded, *shards;
+    Offload *offload; // NULL: nothing is on the host
     // The ranks that add up the norm: those of one replica of the model, or all, with shards or where replicas of the
     // experts are others than those of the rest.
     Comm *owners;
@@ -309,15 +323,19 @@ typedef struct {
 
 // Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; 4 less where Muon steps it, 4
 // more with an average; cut over their replicas with shards. With Muon the parameters are placed with matrices_apart.
+// What is offloaded takes the arena of OffloadOptions: 12 bytes a parameter, in fp16 14; 4 more with an average; and
+// the gradients of two blocks. Muon's state stays on the device: with it nothing is offloaded (CHECK).
 // `world` must hold exactly the ranks of the run.   ERR_OS without host memory.
 Status optimizer_create(Optimizer *optimizer, Context *context, Comm *world, const Params *params,
                         const Buckets *buckets, Arena *arena, OptimizerOptions options);
 void optimizer_destroy(Optimizer *optimizer);
 // A stretch of a parameter's local share whose state this rank keeps: elements [begin, begin + count) of the
-// share; value, and main, m, v and ema as in ShardState, are [1, count]; v and ema are absent where they are not kept.
+// share; value, main, m, v and ema as in ShardState are [1, count]; v and ema are absent where they are not kept.
 typedef struct {
     const Param *param;
     int64_t begin, count;
+    Device *device; // of its tensors: the rank's, or the host's where they are offloaded
+    Stream *stream;
     Tensor value, main, m, v, ema;
     int copies, copy; // the number of replicas that keep it, and this rank's number among them
 } OwnedPart;

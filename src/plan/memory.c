@@ -90,6 +90,7 @@ double part_parameters(const ModelShape *m, int tp, ModelPart part) {
 typedef struct {
     double weight, gradient, optimizer;
     double moment; // of `optimizer`: the second moment, which Muon does not keep
+    double host;   // of state that the host keeps, and of its copy of the weight
 } State;
 
 // trireme keeps whole gradients where several microbatches add to them, or the halves of split backwards in turn.
@@ -110,10 +111,12 @@ static State state_of(const CostModel *costs, const ParallelConfig *c, Role role
     if (costs->stack->is_trireme || c->dtype == F32) gradient = 4, cut = kept[c->dtype];
     if (c->dtype == BF16) gradient += costs->constants.bf16_sum_bytes, cut -= costs->constants.bf16_sum_bytes;
     gradient = fmax(gradient, 0), cut = fmax(cut, 0);
+    double on_host = c->dtype == F16 ? 14 : 12;
     return (State){.weight = c->zero_stage >= 3 ? weight / shares : weight,
                    .gradient = cuts_gradients(costs, c) ? gradient / shares : gradient,
-                   .optimizer = c->zero_stage >= 1 ? cut / shares : cut,
-                   .moment = c->zero_stage >= 1 ? 4 / shares : 4};
+                   .optimizer = (1 - c->offload) * (c->zero_stage >= 1 ? cut / shares : cut),
+                   .moment = c->zero_stage >= 1 ? 4 / shares : 4,
+                   .host = c->offload * on_host / (c->zero_stage >= 1 ? shares : 1)};
 }
 
 // ---- activations ---------------------------------------------------------------------------------
@@ -324,6 +327,7 @@ static MemoryNeed need_of(const Sizes *s, int rank) {
     need.gradients = parameters * s->state.gradient + experts * s->expert_state.gradient;
     need.optimizer = parameters * s->state.optimizer + experts * s->expert_state.optimizer -
                      layers * s->matrices * s->state.moment;
+    need.host = parameters * s->state.host + experts * s->expert_state.host;
     need.activations = flight * ((layers - dense) * s->kept + dense * s->dense_kept);
     need.total = need.parameters + need.gradients + need.optimizer + need.activations + need.ends +
                  need.buffers + need.reserve;
@@ -357,9 +361,9 @@ static double allowance_margin(const MemoryNeed *need) { return 0.5 * need->rese
 // are those of the closed form; buffers are the remainder.
 static Status own_need(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                        MemoryNeed *need) {
-    size_t bytes;
+    size_t bytes, host;
     int rank;
-    TRY(trireme_memory(model, config, &bytes, &rank));
+    TRY(trireme_memory(model, config, &bytes, &host, &rank));
     TRY(memory_of_rank(costs, model, config, rank, need));
     double state = need->parameters + need->gradients + need->optimizer;
     need->total = (double)bytes + need->reserve;
@@ -367,6 +371,7 @@ static Status own_need(const CostModel *costs, const ModelShape *model, const Pa
     need->buffers = (double)bytes - state - need->activations;
     need->ends = 0;
     need->margin = allowance_margin(need);
+    need->host = (double)host;
     need->guessed = (double)trireme_guessed_workspace(model, config);
     return OK;
 }

@@ -48,6 +48,7 @@ ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *s
                             .dtype = space->dtype,
                             .factors = space->factors,
                             .muon = space->muon,
+                            .offload = space->offload,
                             .reduce_every = space->reduce_every,
                             .context_way =
                                 space->context_way >= 0
@@ -205,6 +206,24 @@ static bool sums_break(const Rules *r) {
                      "whole ones: leave out --reduce-grads-every-microbatch, or Muon");
 }
 
+static bool offload_breaks(const Rules *r) {
+    const Machine *m = r->machine;
+    if (!(r->config->offload > 0)) return false;
+    if (m->is_cpu)
+        return broken(r,
+                      "the devices of %s are processors, in whose memory the optimizer's state is anyway: "
+                      "leave out --optimizer-cpu-offload",
+                      m->name);
+    if (r->config->muon.iterations)
+        return broken(
+            r, "Muon makes matrices orthogonal on the devices: leave out --optimizer-cpu-offload, or Muon");
+    return !(m->host_link_gbs > 0 && m->host_memory_gbs > 0) &&
+           broken(r,
+                  "the file of %s does not say how fast its hosts are: add host_link_gbs and "
+                  "host_memory_gbs, or leave out --optimizer-cpu-offload",
+                  m->name);
+}
+
 static bool batch_breaks(const Rules *r) {
     const ParallelConfig *c = r->config;
     int64_t unit = (int64_t)c->microbatch * grid_along(c->grid, AXIS_DP);
@@ -254,6 +273,6 @@ const char *parallel_config_refuse(const ModelShape *model, const Machine *machi
     bool refused = machine_breaks(&rules) || tensor_breaks(&rules) || context_breaks(&rules) ||
                    experts_break(&rules) || factors_break(&rules) || batch_breaks(&rules) ||
                    pipeline_breaks(&rules) || pairs_break(&rules) || instances_break(&rules) ||
-                   sums_break(&rules);
+                   sums_break(&rules) || offload_breaks(&rules);
     return refused ? why : NULL;
 }

@@ -51,6 +51,7 @@ typedef struct {
     // have them, and memory as on a CPU. Borrowed from the stack.
     const char *device;
     MuonOptions muon; // trireme's Muon steps the hidden matrices; iterations 0: AdamW steps all parameters
+    double offload;   // the share of AdamW's state that the hosts keep and step; 0: all is on the devices
     // Layers behind the last one, each with a head of its own, that predict further tokens (multi-token prediction).
     // Measured runs alone have them.
     int further_heads;
@@ -156,6 +157,9 @@ double price_dispatch(const CostModel *costs, const ModelShape *model, const Par
 bool edge_leaves_node(const CostModel *costs, const ParallelConfig *config, int stage);
 // Returns the seconds of a message of `bytes` from a stage to the next, within a node or across nodes.
 double price_message(const CostModel *costs, const ParallelConfig *config, bool leaves_node, double bytes);
+// Returns the seconds in which a device's host steps so many parameters of AdamW: gradients come over the host link and
+// new values go back, while the host's share of its memory is read and written. The longer of the two counts.
+double price_offload(const CostModel *costs, const ParallelConfig *config, double parameters);
 // Returns the exposed seconds in which each of the c ranks of a sequence sends the next one `bytes` of keys and values.
 double price_context(const CostModel *costs, const ParallelConfig *config, double bytes);
 
@@ -184,6 +188,7 @@ typedef struct {
     double total, capacity;
     int rank;       // pipeline rank
     double margin;  // relative error of the total; a total so near to the capacity may fit or not
+    double host;    // beside the total, in the memory of its host: optimizer state
     double guessed; // of `buffers`: workspace on a device whose module this machine lacks; 0: there is none
 } MemoryNeed;
 
@@ -263,6 +268,7 @@ typedef struct {
     DType dtype;
     FactorFormat factors;
     MuonOptions muon;  // see ParallelConfig
+    double offload;    // likewise
     bool reduce_every; // likewise
 } SearchSpace;
 

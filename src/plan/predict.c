@@ -138,13 +138,15 @@ static double table_seconds(const CostModel *costs, const ModelShape *model, con
 static double stepping_seconds(const CostModel *costs, const ParallelConfig *config, Role role,
                                double parameters) {
     const Constants *c = &costs->constants;
-    double shares = config->zero_stage ? grid_count(config->grid, role) : 1;
+    double shares = config->zero_stage ? grid_count(config->grid, role) : 1,
+           here = (1 - config->offload) / shares;
+    double host = price_offload(costs, config, parameters * config->offload / shares);
     if (cost_model_has_rates(costs))
-        return price_step_by_rates(costs->machine, parameters / shares, config->dtype,
-                                   cost_model_busy_ranks(costs, config)) /
-               c->memory_efficiency;
-    double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) / shares;
-    return parameters * bytes / (costs->machine->memory_gbs * 1e9 * c->stream_efficiency);
+        return host + price_step_by_rates(costs->machine, parameters * here, config->dtype,
+                                          cost_model_busy_ranks(costs, config)) /
+                          c->memory_efficiency;
+    double bytes = c->optimizer_whole_bytes + (c->optimizer_bytes - c->optimizer_whole_bytes) * here;
+    return host + parameters * bytes / (costs->machine->memory_gbs * 1e9 * c->stream_efficiency);
 }
 
 static double optimizer_seconds(const CostModel *costs, const ParallelConfig *config, Held held) {

@@ -228,3 +228,16 @@ double operation_launches(const CostModel *costs, const WorkItem *item) {
     bool softmax = item->probabilities && softmax_falls_back(item);
     return softmax ? costs->constants.softmax_fallback : 1;
 }
+
+// ---- optimizer state on the host ------------------------------------------------------------------------
+
+double price_offload(const CostModel *costs, const ParallelConfig *config, double parameters) {
+    const Machine *m = costs->machine;
+    double value = (double)dtype_bytes(config->dtype), efficiency = 1e9 * costs->constants.host_efficiency;
+    // The fp32 weight and two moments are read and written; the gradient is written by the copy, and read; of values
+    // in 16 bits bf16 has no fp32 weight but a remainder beside them.
+    double link = 4 + value, memory = 6 * 4 + 2 * 4 + (config->dtype == F16 ? 2 * value : value);
+    if (!(parameters > 0)) return 0;
+    return parameters * fmax(link / (m->host_link_gbs * efficiency),
+                             memory * m->devices_per_node / (m->host_memory_gbs * efficiency));
+}

@@ -34,6 +34,7 @@ static EngineSpec spec_of(const ModelShape *model, const ParallelConfig *c) {
                         .overlap_gradients = c->overlap_gradients,
                         .adam = {0.9, 0.999, 1e-8, 1.0},
                         .muon = c->muon,
+                        .offload = c->offload,
                         .bucket_elements = 40000000,
                         .device = device      ? device
                                   : c->device ? "reference"
@@ -78,7 +79,8 @@ size_t trireme_guessed_workspace(const ModelShape *model, const ParallelConfig *
     return parallel_config_device(config) ? 0 : trireme_usual_workspace(model, config);
 }
 
-Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, int *rank) {
+Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, size_t *host,
+                      int *rank) {
     EngineSpec spec = spec_of(model, config);
     *bytes = 0;
     for (int stage = 0; stage < grid_along(spec.grid, AXIS_PP); stage++) {
@@ -86,6 +88,7 @@ Status trireme_memory(const ModelShape *model, const ParallelConfig *config, siz
         TRY(engine_measure(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = stage}), &memory, NULL));
         if (memory.total <= *bytes) continue;
         *bytes = memory.total;
+        *host = memory.host;
         *rank = stage;
     }
     *bytes += trireme_guessed_workspace(model, config);

@@ -290,6 +290,9 @@ static void print_memory(const PlanReport *a, Text *out) {
              m->capacity / unit);
     if (m->margin > 0) text_add(out, ", give or take %.0f %%", 100 * m->margin);
     text_add(out, ": %s\n", verdict == FITS ? "fits" : verdict == FITS_PERHAPS ? "may fit" : "does not fit");
+    if (m->host > 0)
+        text_add(out, "  Beside it optimizer state takes %.4g of the host's memory, %.4g of a whole node.\n",
+                 m->host / unit, m->host / unit * a->costs->machine->devices_per_node);
     print_own_memory(a, out);
 }
 

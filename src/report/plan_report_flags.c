@@ -257,6 +257,8 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
         put(to, "--num-distributed-optimizer-instances %d", c->grid.instances);
     if (c->muon.iterations) put(to, "--optimizer muon");
     if (c->muon.iterations) put(to, "--muon-num-ns-steps %d", c->muon.iterations);
+    if (c->offload > 0) put(to, "--optimizer-cpu-offload");
+    if (c->offload > 0 && c->offload < 1) put(to, "--optimizer-offload-fraction %g", c->offload);
     if (c->overlap_gradients) put(to, "--overlap-grad-reduce");
     if (grid_along(c->grid, AXIS_PP) > 1 && !c->scatter_gather)
         put(to, "--no-scatter-gather-tensors-in-pipeline");
@@ -323,6 +325,7 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     add_run(&command, costs->stack, model, c);
     add_context_way(&command, c, CONTEXT_RING);
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
+    if (c->offload > 0) put(&command, "--use-precision-aware-optimizer --overlap-cpu-optimizer-d2h-h2d");
     if (pairs) put(&command, "--overlap-moe-expert-parallel-comm --delay-wgrad-compute");
     text_add(out, "\n");
 }

@@ -76,6 +76,7 @@ static void add_configuration(const ParallelConfig *c, Text *out) {
     add_string("factors", factor_format_name(c->factors), out);
     add_flag("sequence_parallel", c->sequence_parallel, out);
     add_count("zero_stage", c->zero_stage, out);
+    add_number("optimizer_offload_fraction", c->offload, out);
     add_count("optimizer_instances", c->grid.instances > 1 ? c->grid.instances : 1, out);
     add_string("cp_comm_type", context_way_word(c->context_way), out);
     add_flag("scatter_gather", c->scatter_gather, out);
@@ -106,6 +107,7 @@ static void add_memory(const MemoryNeed *need, Text *out) {
     text_add(out, "{");
     add_numbers(members, sizeof members / sizeof *members, need, out);
     text_add(out, "}");
+    add_number("host_memory_bytes", need->host, out);
     add_count("memory_rank", need->rank, out);
     add_number("memory_margin", need->margin, out);
     add_string("fits", verdict_word(memory_verdict(need)), out);

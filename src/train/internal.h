@@ -260,7 +260,7 @@ void reporter_summary(Reporter *reporter, const RunSummary *summary); // run_sum
 enum { TENSOR_PIECE_BYTES = 1 << 20 };
 // Adds the bits of a tensor to a checksum. `piece` [TENSOR_PIECE_BYTES] receives them, a part at a time; the host waits
 // for the device's stream.
-uint64_t tensor_hash(const Context *context, Tensor x, void *piece, uint64_t hash);
+uint64_t tensor_hash(Device *device, Stream *stream, Tensor x, void *piece, uint64_t hash);
 
 // ---- replicas.c: compares copies on several ranks -----------------------------
 

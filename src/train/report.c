@@ -71,6 +71,9 @@ static void print_memory(const EngineMemory *memory) {
            mib(memory->run), memory->num_stashes, memory->num_stashes == 1 ? "" : "es", mib(memory->stash),
            memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch + memory->beside),
            mib(memory->workspace), mib(memory->total));
+    if (memory->host)
+        printf("optimizer state of rank 0 on the host (MiB): %.1f, in pinned memory; the host steps it\n",
+               mib(memory->host));
 }
 
 // Prints the cores of rank 0. Open MPI binds each rank to one core by default.

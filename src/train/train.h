@@ -41,6 +41,8 @@ typedef struct {
     AdamOptions adam;
     MuonOptions muon; // of hidden matrices; iterations 0: AdamW steps all parameters
     double ema_decay; // of the moving average of the weights; 0: there is none
+    double
+        offload; // the share of the optimizer's state that lies in the host's memory; 0: all is on the device
     int64_t bucket_elements;
     const char *device;     // kind
     int threads;            // per rank
@@ -72,6 +74,7 @@ typedef struct {
     size_t shared;               // by this rank and its replicas: values of which there is one copy
     int sharers;                 // how many ranks share that
     size_t total;                // with an equal part of what is shared
+    size_t host;                 // beside it, in the host's memory: optimizer state that is offloaded
     double flops;                // of one training step, counted by the operations
 } EngineMemory;
 

@@ -145,11 +145,34 @@ void *cuda_take(void *state, const char *name, size_t bytes, const char **why) {
     return NULL;
 }
 
+static void await_queues(const CudaDevice *d) {
+    for (CudaQueue *q = d->queues; q; q = q->next) queue_await(q, queue_record(q));
+}
+
 void cuda_give_back(void *state, void *memory, size_t bytes) {
     CudaDevice *d = state;
     (void)bytes;
-    for (CudaQueue *q = d->queues; q; q = q->next) queue_await(q, queue_record(q));
+    await_queues(d);
     CUDA(d, cudaFree(memory));
+}
+
+static void *cuda_host_take(void *state, const char *name, size_t bytes, const char **why) {
+    CudaDevice *d = state;
+    void *memory = NULL;
+    (void)name;
+    cudaError_t error = cudaMallocHost(&memory, bytes ? bytes : 1);
+    if (error == cudaSuccess) return memory;
+    cudaGetLastError();
+    snprintf(d->why, sizeof d->why, "pinned memory of the host: %s", error_text(error).text);
+    *why = d->why;
+    return NULL;
+}
+
+static void cuda_host_give_back(void *state, void *memory, size_t bytes) {
+    CudaDevice *d = state;
+    (void)bytes;
+    await_queues(d);
+    CUDA(d, cudaFreeHost(memory));
 }
 
 // ---- streams ----------------------------------------------------------------------------------------------
@@ -303,7 +326,8 @@ void cuda_run(const Exec *exec, DeviceOp op, const void *args) {
     .choose_attention = cuda_choose_attention, .attention = cuda_attention,                                  \
     .algorithms_about = cuda_algorithms_about, .algorithms_time = cuda_algorithms_time,                      \
     .algorithms_take = cuda_algorithms_take, .prepare = cuda_prepare, .on_wait = cuda_on_wait,               \
-    .peers = &cuda_peers, .links = &nccl_links
+    .host_take = cuda_host_take, .host_give_back = cuda_host_give_back, .peers = &cuda_peers,                \
+    .links = &nccl_links
 
 static const Backend cuda_backend = {
     CALLBACKS,
@@ -316,6 +340,7 @@ static const Backend cuda_backend = {
     .zero = cuda_zero,
     .upload = cuda_upload,
     .download = cuda_download,
+    .upload_async = cuda_upload_async,
 };
 
 static const Backend checked_backend = {

@@ -47,6 +47,11 @@ void cuda_upload(const Exec *exec, void *to, const void *from, size_t bytes) {
     s->event = queue_record(q);
 }
 
+void cuda_upload_async(const Exec *exec, void *to, const void *from, size_t bytes) {
+    const CudaQueue *q = exec->queue;
+    CUDA(q->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, q->stream));
+}
+
 void cuda_download(const Exec *exec, void *to, const void *from, size_t bytes) {
     CudaQueue *q = exec->queue;
     if (bytes > STAGE_BYTES) {

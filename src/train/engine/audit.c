@@ -30,7 +30,7 @@ static void note(Engine *e, uint64_t at, Tensor x) {
         list->items = realloc(list->items, (size_t)list->capacity * sizeof *list->items);
         CHECK(list->items, "no memory for %d checksums of an audit", list->capacity);
     }
-    uint64_t hash = tensor_hash(&e->runtime.context, x, e->audit->piece, 0);
+    uint64_t hash = tensor_hash(e->runtime.device, e->runtime.context.stream, x, e->audit->piece, 0);
     list->items[list->count++] = (Checksum){at, hash};
 }
 

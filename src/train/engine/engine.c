@@ -50,7 +50,10 @@ static Status open_model(Engine *e) {
     take_batches(e);
     sequences_upload_orders(e);
     TRY(buckets_create(&e->buckets, c, &e->params, e->spec.bucket_elements));
-    OptimizerOptions optimizer = {e->spec.adam, e->spec.muon, e->spec.ema_decay};
+    OptimizerOptions optimizer = {e->spec.adam,
+                                  e->spec.muon,
+                                  e->spec.ema_decay,
+                                  {e->spec.offload, e->runtime.host, &e->runtime.host_run}};
     TRY(optimizer_create(&e->optimizer, c, e->runtime.world, &e->params, &e->buckets, run, optimizer));
     TRY(grad_reducer_create(&e->reducer, c, &e->params, &e->buckets, e->spec.overlap_gradients,
                             e->spec.overlap_weights, e->leaves.tree));
@@ -112,7 +115,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
     TRY(schedule_create(&e->schedule, &schedule)); // the same on all ranks
     Topology topology = schedule_topology(&e->schedule, spec->grid, comm_rank(world));
     e->first = topology_is_first(&topology), e->last = topology_is_last(&topology);
-    RuntimeMemory arenas = {memory->run, memory->scratch, memory->workspace, memory->shared};
+    RuntimeMemory arenas = {memory->run, memory->scratch, memory->workspace, memory->shared, memory->host};
     RuntimeSpec runtime = {.topology = topology,
                            .roles = ALL_ROLES,
                            .device = spec->device,
@@ -120,6 +123,7 @@ Status engine_open_share(Engine *e, const EngineSpec *spec, Comm *world, const E
                            .ranks_per_gpu = spec->ranks_per_gpu,
                            .algorithms = spec->algorithms,
                            .mode = spec->mode,
+                           .on_host = spec->offload > 0,
                            .memory = measuring ? NULL : &arenas};
     TRY(runtime_open(&e->runtime, &runtime, world));
     e->microbatches = calloc((size_t)spec->num_microbatches, sizeof *e->microbatches);

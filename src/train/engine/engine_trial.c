@@ -87,6 +87,7 @@ EngineMemory engine_memory_used(const Engine *e) {
                          .beside = beside ? beside->peak : 0,
                          .workspace = arenas.workspace,
                          .shared = arenas.shared,
+                         .host = arenas.host,
                          .sharers = context_ranks(&e->runtime.context, ROLE_REPLICAS),
                          .flops = counted_flops(e->runtime.device)};
     memcpy(used.pools, e->memory.pools, sizeof used.pools);
@@ -102,6 +103,7 @@ static void print_arenas(const Engine *e, Text *map) {
     const Arena *recomputed = pipeline_pool_fullest(e->pipeline, BUFFER_RECOMPUTED);
     arena_print(&e->runtime.run, add_line, map);
     if (e->runtime.shared.used) arena_print(&e->runtime.shared, add_line, map);
+    if (e->runtime.host_run.used) arena_print(&e->runtime.host_run, add_line, map);
     if (stash) arena_print(stash, add_line, map);
     if (recomputed) arena_print(recomputed, add_line, map);
     arena_print(&e->runtime.scratch, add_line, map);

@@ -15,6 +15,7 @@ typedef struct {
     Text ranks, saved, blocks;
     int64_t checkpoint_bytes;
     size_t shared_bytes; // the most that the replicas of a stage share
+    size_t host_bytes;   // the most that a rank takes of the host's memory
 } Report;
 
 static double sbh(const EngineSpec *spec) {
@@ -93,6 +94,7 @@ static Status measure_rank(Report *r, int pp) {
     TRY(engine_measure(r->spec, rank, &m, shown ? &r->blocks : NULL));
     add_rank(r, pp, &m);
     if (m.shared > r->shared_bytes) r->shared_bytes = m.shared;
+    if (m.host > r->host_bytes) r->host_bytes = m.host;
     if (r->spec->mode.recompute >= RECOMPUTE_UNIFORM) add_saved(r, pp, &m);
     return OK;
 }
@@ -143,6 +145,14 @@ static void add_shared(const Report *r, Text *out) {
         mib(r->shared_bytes));
 }
 
+static void add_host(const Report *r, Text *out) {
+    if (!r->host_bytes) return;
+    text_add(
+        out,
+        "\n--optimizer-cpu-offload: beside its GPU's memory a rank takes up to %.1f MiB of the host's, pinned.\n",
+        mib(r->host_bytes));
+}
+
 static void add_checkpoints(const Report *r, Text *out) {
     double one = (double)r->checkpoint_bytes / 1048576;
     text_add(
@@ -169,6 +179,7 @@ static void print_report(const Report *r, Text *out) {
     text_add(out, "%s", text_string(&r->blocks));
     add_staging(r, out);
     add_shared(r, out);
+    add_host(r, out);
     add_checkpoints(r, out);
 }
 

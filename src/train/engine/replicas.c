@@ -78,10 +78,10 @@ static bool any_has_replicas(const Checksums *sums) {
 
 // ---- this rank's checksums ----------------------------------------------------------------------
 
-static void add_tensor(Checksums *sums, int param, Kept kept, Tensor x) {
+static void add_tensor(Checksums *sums, int param, Kept kept, Device *device, Stream *stream, Tensor x) {
     if (!has_replicas(sums, param, kept)) return;
     uint64_t *hash = &sums->hashes[param * NUM_KEPT + (int)kept];
-    *hash = tensor_hash(sums->context, x, sums->piece, *hash);
+    *hash = tensor_hash(device, stream, x, sums->piece, *hash);
     if (!*hash) *hash = 1;
 }
 
@@ -90,17 +90,23 @@ static Status add_part(void *self, const OwnedPart *part) {
     Checksums *sums = self;
     const Params *params = sums->params;
     while (params->items[sums->cursor] != part->param) sums->cursor = (sums->cursor + 1) % params->count;
-    if (part->value.dtype != F32) add_tensor(sums, sums->cursor, MASTER_WEIGHT, part->main);
-    add_tensor(sums, sums->cursor, part->v.data ? FIRST_MOMENT : MOMENTUM, part->m);
-    if (part->v.data) add_tensor(sums, sums->cursor, SECOND_MOMENT, part->v);
-    if (part->ema.data) add_tensor(sums, sums->cursor, AVERAGE, part->ema);
+    const struct {
+        Kept kept;
+        Tensor x;
+    } all[] = {{MASTER_WEIGHT, part->value.dtype != F32 ? part->main : (Tensor){0}},
+               {part->v.data ? FIRST_MOMENT : MOMENTUM, part->m},
+               {SECOND_MOMENT, part->v},
+               {AVERAGE, part->ema}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].x.data) add_tensor(sums, sums->cursor, all[i].kept, part->device, part->stream, all[i].x);
     return OK;
 }
 
 static void take_checksums(Checksums *sums, const Optimizer *optimizer) {
+    const Context *c = sums->context;
     for (int i = 0; i < sums->params->count; i++) {
         const Param *p = sums->params->items[i];
-        if (p->chunk >= 0 && !p->tied_value) add_tensor(sums, i, WEIGHT, p->kept);
+        if (p->chunk >= 0 && !p->tied_value) add_tensor(sums, i, WEIGHT, c->device, c->stream, p->kept);
     }
     optimizer_visit(optimizer, add_part, sums);
 }

@@ -352,6 +352,7 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .adam = {o->adam_beta1, o->adam_beta2, o->adam_eps, o->clip_grad},
         .muon = muon_options(o),
         .ema_decay = o->ema_decay,
+        .offload = device_is_host(o->device) ? 0 : options_offload(o),
         .bucket_elements = o->ddp_bucket_size == INT_UNSET ? 40000000 : o->ddp_bucket_size,
         .device = o->device,
         .threads = threads,

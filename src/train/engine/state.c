@@ -24,15 +24,16 @@ static int64_t duty(const OwnedPart *part, int k) {
 
 // The elements of a slice in the device's memory: F32, or the remainders beside bf16 values.
 struct OnDevice {
-    Context *context;
+    Device *device;
+    Stream *stream;
     Tensor numbers, values;
 };
 
 static void download(const Slice *slice, int64_t at, int64_t count, float *to) {
     enum { BLOCK = 1 << 16 };
     const struct OnDevice *from = slice->source;
-    Device *device = from->context->device;
-    Stream *stream = from->context->stream;
+    Device *device = from->device;
+    Stream *stream = from->stream;
     if (from->numbers.dtype == F32) {
         device_download(device, stream, to, tensor_part(from->numbers, at, count));
         return;
@@ -50,7 +51,7 @@ static void download(const Slice *slice, int64_t at, int64_t count, float *to) {
 
 // The place of a part's numbers: on the device, or in a copy on the host.
 typedef struct {
-    Tensor numbers, values;
+    struct OnDevice on_device;
     const float *floats;
     const uint16_t *value_halves, *remainder_halves;
 } Numbers;
@@ -64,8 +65,9 @@ static void point_to(Slice *slice, const Gathering *g, int at, const Numbers *n,
         slice->values = n->value_halves + first, slice->remainders = n->remainder_halves + first;
     else {
         struct OnDevice *source = &g->state->sources[at];
-        *source = (struct OnDevice){g->context, tensor_part(n->numbers, first, extent), n->values};
-        if (n->values.data) source->values = tensor_part(n->values, first, extent);
+        *source = n->on_device;
+        source->numbers = tensor_part(source->numbers, first, extent);
+        if (source->values.data) source->values = tensor_part(source->values, first, extent);
         slice->read = download;
         slice->source = source;
     }
@@ -90,16 +92,16 @@ static void add_rects(Gathering *g, const OwnedPart *part, StateTensor which, co
 }
 
 // A copy holds values and remainders one after the other, in the space of as many floats.
-static Numbers numbers_of(Gathering *g, Tensor owned, Tensor value) {
-    Context *c = g->context;
+static Numbers numbers_of(Gathering *g, const OwnedPart *part, Tensor owned, Tensor value) {
     int64_t count = tensor_count(owned);
     bool halves = owned.dtype != F32;
-    if (!g->copied) return (Numbers){.numbers = owned, .values = halves ? value : (Tensor){0}};
+    if (!g->copied)
+        return (Numbers){.on_device = {part->device, part->stream, owned, halves ? value : (Tensor){0}}};
     float *copy = g->state->memory + g->used;
     uint16_t *first = (uint16_t *)copy;
     g->used += count;
-    if (halves) device_download(c->device, c->stream, first, value);
-    device_download(c->device, c->stream, halves ? (void *)(first + count) : copy, owned);
+    if (halves) device_download(part->device, part->stream, first, value);
+    device_download(part->device, part->stream, halves ? (void *)(first + count) : copy, owned);
     return halves ? (Numbers){.value_halves = first, .remainder_halves = first + count}
                   : (Numbers){.floats = copy};
 }
@@ -121,7 +123,7 @@ static Status gather_part(void *self, const OwnedPart *whole) {
         if (part.count <= 0 || !all[t].data) continue;
         Numbers numbers = {0};
         if (g->capacity)
-            numbers = numbers_of(g, tensor_part(all[t], from, part.count),
+            numbers = numbers_of(g, whole, tensor_part(all[t], from, part.count),
                                  tensor_part(whole->value, from, part.count));
         else
             g->used += part.count;
@@ -188,6 +190,8 @@ static Status gather_by_rule(Gathering *g) {
         if (!p->spec.by_rule || p->chunk < 0) continue;
         OwnedPart whole = {.param = p,
                            .count = param_local_count(p),
+                           .device = g->context->device,
+                           .stream = g->context->stream,
                            .value = p->value,
                            .main = p->value,
                            .copies = context_ranks(g->context, ROLE_REPLICAS),
@@ -258,14 +262,13 @@ static Status read_moment(Reading *r, const OwnedPart *part, StateTensor which, 
     state_tensor_name(which, spec->tied_to ? spec->tied_to : spec->name, name);
     int tensor = checkpoint_find(checkpoint, name);
     if (tensor < 0) return fail(ERR_DATA, "%s: no tensor %s", checkpoint_folder(checkpoint), name);
-    Context *c = r->context;
     PlacementRects rects = placement_rects(&part->param->place, part->begin, part->count);
     memset(r->buffer, 0, (size_t)part->count * sizeof *r->buffer);
     for (PlacementRect at; placement_next_rect(&rects, &at);) {
         Rect rect = {at.row, at.col, at.rows, at.cols};
         TRY(checkpoint_read(checkpoint, tensor, rect, r->buffer + (at.local - part->begin), at.stride));
     }
-    device_upload(c->device, c->stream, moment, r->buffer);
+    device_upload(part->device, part->stream, moment, r->buffer);
     return OK;
 }
 

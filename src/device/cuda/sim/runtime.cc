@@ -6,8 +6,8 @@
 //
 //   TRIREME_SIM_SEED=N            draws another order
 //   TRIREME_SIM_FAIL=NAME:COUNT   the COUNT-th call fails: "launch" (a kernel), "gone" (a kernel: its GPU is gone),
-//                                 "stuck" (a kernel: it never ends),
-//                                 "memory" (cudaMalloc), "device" (cudaGetDeviceCount: there is no GPU),
+//                                 "stuck" (a kernel: it never ends), "memory" (cudaMalloc), "pinned" (cudaMallocHost),
+//                                 "device" (cudaGetDeviceCount: there is no GPU),
 //                                 "library" or "function" (libraries.cc), or one of cuBLASLt (cublaslt.cc) or NCCL
 //                                 (nccl.cc)
 //
@@ -293,6 +293,8 @@ cudaError_t cudaFree(void *memory) {
 
 cudaError_t cudaMallocHost(void **memory, size_t bytes) {
     Lock lock(simulation().lock);
+    *memory = nullptr;
+    if (is_to_fail("pinned")) return returned(cudaErrorMemoryAllocation);
     return allocate(memory, bytes, true);
 }
 
