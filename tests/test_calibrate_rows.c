@@ -149,47 +149,6 @@ static void rows_say_what_was_run(void) {
     plan_rows_free(&rows);
 }
 
-static void notes_say_what_experts_are(void) {
-    PlanRow row = {.stack = "megatron-bridge (26.02)"};
-    row.model.layers = 61, row.model.ffn = 2048, row.model.head_size = 56;
-    EXPECT(row_experts_read(
-               "MoE: ep=64 E=256 k=8 shared=1, first 3 layers dense with ffn 18432; heads are MLA; with "
-               "MTP layer; dispatcher hybridep",
-               &row),
-           "DeepSeek-V3 is not read");
-    const ModelShape *m = &row.model;
-    EXPECT(m->experts == 256 && m->experts_topk == 8 && m->expert_ffn == 2048 && m->shared_ffn == 2048 &&
-               m->ffn == 18432,
-           "the experts");
-    EXPECT(!model_layer_has_experts(m, 2) && model_layer_has_experts(m, 3) && model_layer_has_experts(m, 60),
-           "the dense layers");
-    EXPECT(m->kv_rank == 512 && m->head_size == 192 && m->value_size == 128 && row.config.further_heads == 1,
-           "latents, and a further head");
-    EXPECT(grid_along(row.config.grid, AXIS_EP) == 64 && grid_along(row.config.grid, AXIS_ETP) == 1,
-           "the grid");
-    EXPECT(!strcmp(row.kernel, "26.02+hybridep"), "words: %s", row.kernel);
-    PlanRow windows = {.model = {.layers = 36, .ffn = 2880, .head_size = 45}};
-    EXPECT(row_experts_read("MoE: ep=8 E=128 k=4; head size 64; every other layer attends to a window of 128",
-                            &windows),
-           "GPT-OSS is not read");
-    EXPECT(windows.model.head_size == 64 && model_window(&windows.model, 0) == 128 &&
-               !model_window(&windows.model, 1),
-           "windows");
-    PlanRow plain = {.model = {.layers = 2, .ffn = 8, .head_size = 4}};
-    EXPECT(row_experts_read("head size 128", &plain) && plain.model.head_size == 4 && !plain.model.experts,
-           "no experts");
-    static const char *const BAD[] = {"MoE: E=8 k=2",
-                                      "MoE: ep=2 E=8",
-                                      "MoE: ep=2 E=9999 k=2",
-                                      "MoE: ep=2 E=4 k=5",
-                                      "MoE: ep=2 E=4 k=2, first 2 layers dense with ffn 8",
-                                      "MoE: ep=2 E=4 k=2, first 1 layers dense"};
-    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        PlanRow one = {.model = {.layers = 2, .ffn = 8, .head_size = 4}};
-        EXPECT(!row_experts_read(BAD[i], &one), "'%s' is read", BAD[i]);
-    }
-}
-
 static void wrong_rows_are_refused(void) {
     static const struct {
         const char *changes, *says;
@@ -461,7 +420,6 @@ int main(int argc, char **argv) {
     return harness_run((const Test[]){{"csv: tables come back", tables_come_back},
                                       {"csv: loose tables are refused", loose_tables_are_refused},
                                       {"rows say what was run", rows_say_what_was_run},
-                                      {"notes say what experts are", notes_say_what_experts_are},
                                       {"wrong rows are refused", wrong_rows_are_refused},
                                       {"files that are cut off say where", files_cut_off_say_where},
                                       {"runs without room, and fp8", runs_without_room_and_fp8},

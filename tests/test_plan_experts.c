@@ -153,6 +153,9 @@ static void tokens_are_sent_once(void) {
     stack.dispatches_once = true;
     double once = price_dispatch(&costs, &model, &c, bytes),
            far_once = price_dispatch(&costs, &model, &wide, bytes);
+    ParallelConfig pairs = c;
+    pairs.sends_pairs = true;
+    EXPECT(price_dispatch(&costs, &model, &pairs, bytes) == each, "pairs that travel by themselves");
     EXPECT(near(once / each, 5.339 / 8, 1e-3), "once takes %g of each", once / each);
     EXPECT(near(each, bytes * 7 / 8 / 200e9, 1e-9), "7/8 of %g bytes at the link's rate: %g s", bytes, each);
     // Of 56 of 64 pairs in other nodes, once for each of the nodes but the own one.
@@ -198,8 +201,79 @@ static void the_fullest_rank_decides(void) {
     EXPECT(uneven.parts.compute > even.parts.compute, "nor do their products take longer");
     EXPECT(hidden.parts.experts == 0 && near(even.step_s - even.parts.experts, hidden.step_s, 1e-9),
            "hidden messages take %g s", hidden.parts.experts);
-    EXPECT(near(waits.parts.compute, 4 * 2 * 0.1, 0.01), "4 layers wait for 0.1 s twice, not %g",
-           waits.parts.compute);
+    double waited = waits.parts.compute - 4 * 2 * 0.1; // and what a forward does before it has rows
+    EXPECT(waited > 0 && waited < hidden.parts.compute, "4 layers wait for 0.1 s twice, and for %g", waited);
+}
+
+// Computing hides as many messages as it takes time, but for a smallest part of them.
+static void computing_hides_messages(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    ModelShape model = mixture();
+    ParallelConfig c = config_of(1, 4, 1, 4);
+    c.groups_experts = true;
+    Prediction open = predicted(&costs, &model, &c);
+    costs.constants.fused_attention_efficiency /= 1e3; // computing takes longer than messages
+    costs.constants.expert_exposed = 0.1;
+    Prediction hidden = predicted(&costs, &model, &c);
+    EXPECT(near(hidden.parts.experts, 0.1 * open.parts.experts, 1e-9), "a tenth is exposed, not %g of %g s",
+           hidden.parts.experts, open.parts.experts);
+    machine.link_gbs /= 1e6;
+    Prediction longest = predicted(&costs, &model, &c);
+    EXPECT(longest.parts.experts > 0.9 * 1e6 * open.parts.experts, "messages of %g s are hidden",
+           1e6 * open.parts.experts - longest.parts.experts);
+}
+
+// The host launches a product for each of a rank's 2 experts, 2 in a forward and 4 in a backward.
+static void the_host_launches_each_expert(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    ModelShape model = mixture();
+    ParallelConfig c = config_of(1, 4, 1, 4);
+    c.groups_experts = true, model.shared_ffn = 0;
+    double device_s = predicted(&costs, &model, &c).step_s;
+    costs.constants.expert_launch_us = 1e4;
+    double launched_s = predicted(&costs, &model, &c).step_s - 4 * 2 * (2 + 4) * 0.01;
+    EXPECT(launched_s > 0 && launched_s < device_s, "beside 48 launches of 10 ms a step takes %g s",
+           launched_s);
+}
+
+// After a forward's routing the host launches what works on rows, and the device waits; attention comes on top. Before a
+// backward the host has run ahead.
+static void a_forward_waits_for_the_host(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    ModelShape model = mixture();
+    ParallelConfig c = config_of(1, 1, 1, 1);
+    c.groups_experts = true;
+    costs.constants.fused_attention_efficiency /= 1e6;
+    Prediction free = predicted(&costs, &model, &c);
+    double routing_s = 0.05 * free.step_s / 4;
+    costs.constants.routing_ms = 1e3 * routing_s;
+    Prediction waits = predicted(&costs, &model, &c);
+    EXPECT(near(waits.step_s - free.step_s, 4 * routing_s, 0.02), "%g s longer, of 4 waits of %g",
+           waits.step_s - free.step_s, routing_s);
+}
+
+static void biases_cost_passes(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    ModelShape model = mixture();
+    ParallelConfig c = config_of(1, 1, 1, 1);
+    c.groups_experts = true;
+    for (int has = 0; has < 2; has++) {
+        model.mlp_bias = has;
+        costs.constants.biased_passes = 1;
+        double once = predicted(&costs, &model, &c).step_s;
+        costs.constants.biased_passes = 30;
+        double often = predicted(&costs, &model, &c).step_s;
+        EXPECT((often > 1.01 * once) == has, "with%s biases a step takes %g s, not %g", has ? "" : "out",
+               often, once);
+    }
 }
 
 // A step of pairs takes less time than one of others, and no less than its computes; what is not hidden is what the
@@ -361,6 +435,10 @@ int main(int argc, char **argv) {
                                       {"experts are one kernel", experts_are_one_kernel},
                                       {"tokens are sent once", tokens_are_sent_once},
                                       {"the fullest rank decides", the_fullest_rank_decides},
+                                      {"computing hides messages", computing_hides_messages},
+                                      {"the host launches each expert", the_host_launches_each_expert},
+                                      {"a forward waits for the host", a_forward_waits_for_the_host},
+                                      {"biases cost passes", biases_cost_passes},
                                       {"pairs hide messages", pairs_hide_messages},
                                       {"experts share memory", experts_share_memory},
                                       {"own memory has experts", own_memory_has_experts},

@@ -36,7 +36,7 @@ static bool read_layers(const char *note, ModelShape *m) {
             !m->ffn)
             return false;
     if (number_after(note, "every other layer attends to a window of ", 1 << 24, &window))
-        m->window = window, m->window_period = 2, m->window_layers = 1;
+        m->window = window, m->window_period = 2, m->window_layers = 1, m->mlp_bias = true; // GPT-OSS
     if (number_after(note, "head size ", 1 << 13, &head)) m->head_size = head;
     if (strstr(note, "heads are MLA")) set_latents(m);
     if (m->kv_rank && m->experts == 256)
@@ -49,23 +49,51 @@ static void add_word(PlanRow *row, const char *word, size_t length) {
     snprintf(row->kernel + used, sizeof row->kernel - used, "%s%.*s", used ? "+" : "", (int)length, word);
 }
 
+static bool is_of_release(const PlanRow *row, const char *release) {
+    const char *at = strrchr(row->stack, '(');
+    return at && !strncmp(at + 1, release, strlen(release));
+}
+
+// What the program does in runs whose note does not say it, by the recipes of Megatron-Bridge at these releases. 25.09
+// drops tokens without DeepEP, launches whole steps of one stage as graphs on Blackwell, and overlaps messages where it
+// drops none; 26.08 in mxfp8 is as 26.06, but on B200.
+typedef struct {
+    bool dropped, overlapped, graph, fused, pairs;
+} Recipe;
+
+static Recipe recipe_of(const char *note, const PlanRow *row) {
+    bool on_h100 = !strncmp(row->gpu, "h100", 4), first = is_of_release(row, "25.09"),
+         one_stage = grid_along(row->config.grid, AXIS_PP) == 1, told = strstr(note, "recipe of"),
+         last =
+             is_of_release(row, "26.08") && row->config.factors == FACTORS_MXFP8 && strcmp(row->gpu, "b200");
+    Recipe r = {.dropped = strstr(note, "tokens dropped")};
+    r.overlapped = strstr(note, "all-to-all overlapped") || (first && !r.dropped) || last;
+    r.graph =
+        strstr(note, "CUDA graph full_iteration") || (first && r.dropped && one_stage && !on_h100) || last;
+    r.fused = r.graph && (is_of_release(row, "26.06") || last);
+    r.pairs = r.dropped || (told && !strstr(note, "dispatcher "));
+    return r;
+}
+
 // How the program moves tokens and launches kernels, as the note and the release of the stack say it.
 static void add_words(const char *note, PlanRow *row) {
-    static const struct {
-        const char *phrase, *word;
-    } words[] = {{"dispatcher deepep", "deepep"},
-                 {"dispatcher hybridep", "hybridep"},
-                 {"all-to-all overlapped", "overlapped"},
-                 {"CUDA graph full_iteration", "graph"},
-                 {"CUDA graph transformer_engine", "graphs"},
-                 {"tokens dropped", "dropped"}};
+    Recipe r = recipe_of(note, row);
+    const struct {
+        bool holds;
+        const char *word;
+    } words[] = {{strstr(note, "dispatcher deepep"), "deepep"},
+                 {strstr(note, "dispatcher hybridep"), "hybridep"},
+                 {r.pairs, "alltoall"},
+                 {r.overlapped, "overlapped"},
+                 {r.graph, "graph"},
+                 {strstr(note, "CUDA graph transformer_engine"), "graphs"},
+                 {r.fused, "fused"},
+                 {r.dropped, "dropped"}};
     const char *release = strrchr(row->stack, '(');
     if (release) add_word(row, release + 1, strcspn(release + 1, ")"));
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strstr(note, words[i].phrase)) add_word(row, words[i].word, strlen(words[i].word));
-    if (strstr(note, "recipe of") && !strstr(note, "dispatcher "))
-        add_word(row, "alltoall", strlen("alltoall"));
-    if (row->model.window) add_word(row, "windows", strlen("windows"));
+        if (words[i].holds) add_word(row, words[i].word, strlen(words[i].word));
+    row->config.sends_pairs = r.pairs;
 }
 
 bool row_experts_read(const char *note, PlanRow *row) {

@@ -6,7 +6,7 @@
 // member is false, and the configuration has what the stack would do or what the rule below says.
 typedef struct {
     char id[48], set[40], stack[64], model_name[48];
-    char gpu[MAX_NAME], kernel[64]; // kernel: of attention and norms, words with + between; "": unknown
+    char gpu[MAX_NAME], kernel[96]; // kernel: of attention and norms, words with + between; "": unknown
     char machine[MAX_NAME];         // the shipped machine that fits best; "": none has this GPU
     double node_gbs;                // all NICs of a node, one direction; 0: unknown
     int devices_per_node;
@@ -41,7 +41,9 @@ typedef struct {
 // with "head size 128", "heads are MLA" (the latents of DeepSeek-V3), "every other layer attends to a window of 128"
 // and "with MTP layer". Where it says "dispatcher deepep", "dispatcher hybridep", "all-to-all overlapped", "CUDA graph
 // full_iteration", "CUDA graph transformer_engine" or "tokens dropped", and where `stack` ends in a release, such as
-// "(26.06)", that is a word of the row's kernel: a variant of the stack may have its name.
+// "(26.06)", that is a word of the row's kernel: a variant of the stack may have its name. A recipe that names no
+// dispatcher is one word more, "alltoall", and so is "fused" where releases from 26.06 on launch whole steps as graphs;
+// rows of 25.09 and 26.08 have the words of the recipes of their time.
 // The rule for what a row leaves open: microbatch 1, without a pipeline 4 or 2 where that divides; two layers per
 // chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention as in the
 // stack; no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel

@@ -18,7 +18,7 @@ typedef struct {
     AttentionKind attention;
     DType dtype;
     FactorFormat factors;
-    int sequence_parallel, overlap_tensor, groups_experts;
+    int sequence_parallel, overlap_tensor, groups_experts, sends_pairs;
     int muon_iterations, muon_splits; // queries, keys and values apart
     char device[16];
 } Key;
@@ -44,12 +44,12 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     Key key;
     memset(&key, 0, sizeof key);
     memcpy(&key.model, model, sizeof *model);
-    if (!model->experts_period) key.model.layers = 0;
+    if (!model->experts_period && !model->window_period) key.model.layers = 0;
     key.tp = grid_along(c->grid, AXIS_TP);
     key.cp = grid_along(c->grid, AXIS_CP);
     if (model->experts) {
         key.ep = grid_along(c->grid, AXIS_EP), key.etp = grid_along(c->grid, AXIS_ETP);
-        key.groups_experts = c->groups_experts;
+        key.groups_experts = c->groups_experts, key.sends_pairs = c->sends_pairs;
     }
     key.microbatch = c->microbatch;
     key.recompute = c->recompute;
@@ -146,16 +146,24 @@ static double narrower(const CostModel *costs, const ModelShape *model, const Wo
     return 0.5 + 0.5 * model_value_size(model) / model_core_columns(model);
 }
 
+// Programs that have no kernel of their own for it add the biases of experts to their rows one expert after the other.
+static double biased(const CostModel *costs, const ModelShape *model, const WorkItem *item) {
+    bool activates = item->op == OP_SWIGLU_FORWARD || item->op == OP_SWIGLU_BACKWARD;
+    return item->of_experts && activates && model_has_mlp_bias(model) ? costs->constants.biased_passes : 1;
+}
+
 static double item_seconds(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                            const WorkItem *item) {
-    return price_operation(costs, config, item) * imbalance(costs, item) * narrower(costs, model, item);
+    return price_operation(costs, config, item) * imbalance(costs, item) * narrower(costs, model, item) *
+           biased(costs, model, item);
 }
 
 // Seconds of a list: operations on the device, collectives over tp, messages to experts and back.
 typedef struct {
     double device, tensor, experts;
-    double gradients; // of `device`: the products that make weight gradients
-    double launches, routings;
+    double rows;                                       // of `device`: the work on the rows of experts
+    double gradients;                                  // of `device`: the products that make weight gradients
+    double launches, row_launches, products, routings; // row_launches, products: of experts
     double factors; // making factors of weights, which other programs do once per step
 } Price;
 
@@ -194,19 +202,40 @@ static Price price_list(const CostModel *costs, const ModelShape *model, const P
         }
         price.device += seconds;
         if (item->accumulate) price.gradients += seconds;
-        price.launches += operation_launches(costs, item);
+        if (item->of_experts) {
+            price.rows += seconds;
+            price.row_launches += operation_launches(costs, item);
+            price.products += work_item_is_product(item) ? (double)item->batch : 0;
+        } else {
+            price.launches += operation_launches(costs, item);
+        }
         price.routings += item->op == OP_SORT_PAIRS || item->op == OP_COMBINE_BACKWARD;
     }
     return price;
 }
 
-// The host goes on launching while collectives run.
-static PartTime part_time(const CostModel *costs, const Price *price, double tensor) {
+// Of the host, for what works on the rows of experts.
+static double row_host_seconds(const Constants *c, const Price *price) {
+    return 1e-6 * (price->row_launches * c->launch_us + price->products * c->expert_launch_us) +
+           1e-3 * price->routings * c->routing_ms;
+}
+
+// Where the program overlaps messages to experts with computing, that hides as much of them as it takes.
+static double exposed_messages(const CostModel *costs, const Price *price) {
+    double least = costs->constants.expert_exposed * price->experts;
+    return costs->constants.expert_exposed < 1 ? fmax(least, price->experts - price->device) : least;
+}
+
+// The host goes on launching while collectives run. Where it waits for the numbers of rows, the device then waits for
+// what works on them; the rest of a layer is already launched when the device comes to it.
+static PartTime part_time(const CostModel *costs, const Price *price, double tensor, bool waits) {
     const Constants *c = &costs->constants;
-    double host = price->launches * c->launch_us * 1e-6 + price->routings * c->routing_ms * 1e-3;
-    if (costs->machine->is_cpu) host = 0;
-    double experts = price->experts * c->expert_exposed;
-    double device = price->device + tensor + experts, total = overlap(host, device);
+    double host = price->launches * c->launch_us * 1e-6, host_rows = row_host_seconds(c, price);
+    if (costs->machine->is_cpu) host = host_rows = 0;
+    double experts = exposed_messages(costs, price);
+    double device = price->device + tensor + experts, rows = price->rows + experts;
+    double total = overlap(host + host_rows, device);
+    if (waits) total = fmax(total, overlap(host_rows, rows) + device - rows);
     double longer = device > 0 ? total / device : 0;
     return (PartTime){total, tensor * longer, experts * longer};
 }
@@ -302,8 +331,8 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
         if (p == PART_EMBEDDING || p == PART_HEAD) whole.factors = FACTORS_WHOLE;
         Price forward = price_list(costs, model, &whole, &work->forward[p]);
         Price backward = price_list(costs, model, &whole, &work->backward[p]);
-        parts->forward[p] = part_time(costs, &forward, exposed * forward.tensor);
-        parts->backward[p] = part_time(costs, &backward, backward_tensor(costs, config, &backward));
+        parts->forward[p] = part_time(costs, &forward, exposed * forward.tensor, true);
+        parts->backward[p] = part_time(costs, &backward, backward_tensor(costs, config, &backward), false);
         parts->flops[p] = work_flops(&work->forward[p]) + work_flops(&work->backward[p]);
         parts->parameters[p] = (double)work->parameters[p];
         if (p == PART_LAYER) parts->factors = forward.factors + backward.factors;
@@ -316,7 +345,7 @@ static void price_parts(const CostModel *costs, const ModelShape *model, const P
     parts->expert_parameters = (double)work->expert_parameters;
     parts->parameters[PART_LAYER] -= parts->expert_parameters;
     Price muon = price_list(costs, model, config, &work->muon);
-    parts->muon = part_time(costs, &muon, muon.tensor).total;
+    parts->muon = part_time(costs, &muon, muon.tensor, false).total;
     parts->matrix_parameters = (double)work->matrix_parameters;
     parts->matrices = work->matrices;
     add_gathered_logits(parts, costs, config, model);

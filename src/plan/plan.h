@@ -55,6 +55,8 @@ typedef struct {
     // Layers behind the last one, each with a head of its own, that predict further tokens (multi-token prediction).
     // Measured runs alone have them.
     int further_heads;
+    // Each pair of a token and an expert travels by itself, also where the stack sends tokens once: in measured runs.
+    bool sends_pairs;
     bool groups_experts; // one kernel multiplies the rows of all experts of a rank; trireme has one for each
     SlowPlace slow;      // where the cost model has slow nodes
 } ParallelConfig;

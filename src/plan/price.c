@@ -81,7 +81,9 @@ static double own_bytes(const WorkItem *item) {
 static double matmul_seconds(const CostModel *costs, const ParallelConfig *config, const WorkItem *item) {
     DType dtype = (DType)item->dtype;
     Operands operands = item->low ? factors_of(costs, config->factors) : operands_of(costs, dtype);
-    if (item->of_experts && config->groups_experts) operands.rate *= costs->constants.grouped_efficiency;
+    if (item->of_experts && config->groups_experts)
+        operands.rate *=
+            item->low ? costs->constants.grouped_factor_efficiency : costs->constants.grouped_efficiency;
     double seconds = product_seconds(costs, (double)item->batch, (double)item->m, (double)item->n,
                                      (double)item->k, operands, dtype);
     if (costs->stack->is_trireme)
@@ -97,13 +99,20 @@ static double aux_seconds(const CostModel *costs, const WorkItem *item) {
     return memory_seconds(costs, (double)(item->m * item->n) * (double)dtype_bytes((DType)item->dtype));
 }
 
+// The share of the rate that attention reaches with heads of this size. A score has one exponential, however long the
+// heads are: where these limit attention with heads of 128, they let scores of other heads take as long.
+static double head_share(const Constants *c, double head) {
+    double usual = head / (head + c->attention_head_size), limit = c->attention_exponentials;
+    return limit < 1 ? fmin(usual, limit * head / (128 + c->attention_head_size)) : limit * usual;
+}
+
 // Attention without the S x S matrix. It skips the half of the scores above the diagonal; its backward computes the
 // scores again: five products for two.
 static double fused_attention_seconds(const CostModel *costs, const WorkItem *item, bool backward) {
     const Constants *c = &costs->constants;
     double head = (double)item->n, flops = 0.5 * item->flops;
-    double rate = costs->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency *
-                  c->attention_exponentials * head / (head + c->attention_head_size);
+    double rate =
+        costs->machine->peak_tflops[item->dtype] * 1e12 * c->fused_attention_efficiency * head_share(c, head);
     double seconds = flops / (backward ? rate * c->fused_attention_backward : rate);
     return fmax(seconds, memory_seconds(costs, item->bytes)) + us(c->kernel_us);
 }

@@ -220,7 +220,7 @@ static double once_seconds(const CostModel *costs, const ModelShape *model, Spre
 double price_dispatch(const CostModel *costs, const ModelShape *model, const ParallelConfig *config,
                       double bytes) {
     int ranks = grid_along(config->grid, AXIS_EP);
-    if (ranks == 1 || costs->machine->is_cpu || !costs->stack->dispatches_once)
+    if (ranks == 1 || costs->machine->is_cpu || !costs->stack->dispatches_once || config->sends_pairs)
         return price_collective(costs, config, COMM_ALL_TO_ALL, ROLE_EXPERT, bytes);
     Spread spread = group_spread(costs->machine, ranks, axis_stride(config->grid, VIEW_EXPERTS, AXIS_EP));
     return once_seconds(costs, model, spread, bytes) / costs->constants.tensor_derate;

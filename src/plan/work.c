@@ -86,7 +86,8 @@ static bool is_at_experts(bool at_experts, DeviceOp op, const WorkItem *item) {
     case OP_BIAS_GELU_FORWARD:
     case OP_BIAS_GELU_BACKWARD:
     case OP_SWIGLU_FORWARD:
-    case OP_SWIGLU_BACKWARD: return at_experts;
+    case OP_SWIGLU_BACKWARD:
+    case OP_COLUMN_SUM: return at_experts;
     default: return at_experts && work_item_is_product(item);
     }
 }
