@@ -192,7 +192,7 @@ static void optimizers(Fixture *b) {
     AdamW args = {g, p, m, v, {0}, 0.01, 0.9, 0.999, 1e-8, 0.1, 0.19, 0.002, 0.5, 0, NULL};
     run(b, OP_ADAMW, &args);
     run(b, OP_ADD, &(Add){p0, y});
-    run(b, OP_SUM_SQUARES, &(SumSquares){g, squares, 3, 0, NULL});
+    run(b, OP_SUM_SQUARES, &(SumSquares){.x = g, .sum = squares, .exponent = 3});
     run(b, OP_ABS_MAX, &(AbsMax){g, max});
     double sum = 0;
     float most = 0;

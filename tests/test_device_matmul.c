@@ -54,21 +54,44 @@ typedef struct {
     int64_t rows, cols, inner;
 } Shape;
 
-// d of a product with so many threads.
-static void *product_of(int threads, const Shape *s) {
+// A product with its factors; `end_product` frees all but d.
+static Matmul begin_product(const Shape *s) {
     Matmul p = {.transpose_a = s->ta, .transpose_b = s->tb, .accumulate = s->adds};
     int64_t rows = s->rows, cols = s->cols, inner = s->inner;
     p.a = (Tensor){numbers(s->dtype, rows * inner), s->ta ? inner : rows, s->ta ? rows : inner, s->dtype};
     p.b = (Tensor){numbers(s->dtype, cols * inner), s->tb ? cols : inner, s->tb ? inner : cols, s->dtype};
     p.d = (Tensor){numbers(s->sum, rows * cols), rows, cols, s->sum};
     if (s->bias) p.bias = (Tensor){numbers(s->dtype, cols), 1, cols, s->dtype};
+    return p;
+}
+
+static void *end_product(const Matmul *p) {
+    free(p->a.data), free(p->b.data), free(p->bias.data);
+    return p->d.data;
+}
+
+// Makes products at once, with no more workspace than the most that one of them takes.
+static void make_products(int threads, const Matmul *calls, int count) {
     const DeviceOptions options = {.threads = threads};
-    Exec exec = {.threads = threads, .workspace_bytes = cpu_backend.workspace_bytes(&options, OP_MATMUL, &p)};
+    Exec exec = {.threads = threads};
+    for (int i = 0; i < count; i++) {
+        size_t bytes = cpu_backend.workspace_bytes(&options, OP_MATMUL, &calls[i]);
+        if (bytes > exec.workspace_bytes) exec.workspace_bytes = bytes;
+    }
     exec.workspace = aligned_alloc(64, (exec.workspace_bytes + 127) / 64 * 64);
     CHECK(exec.workspace, "no memory");
-    backend_run(&cpu_backend, &exec, OP_MATMUL, &p);
-    free(exec.workspace), free(p.a.data), free(p.b.data), free(p.bias.data);
-    return p.d.data;
+    if (count == 1)
+        backend_run(&cpu_backend, &exec, OP_MATMUL, calls);
+    else
+        cpu_backend.matmuls(&exec, calls, count);
+    free(exec.workspace);
+}
+
+// d of a product with so many threads.
+static void *product_of(int threads, const Shape *s) {
+    Matmul p = begin_product(s);
+    make_products(threads, &p, 1);
+    return end_product(&p);
 }
 
 static void same_with_threads(Shape s) {
@@ -98,6 +121,35 @@ static void thread_law(void) {
         same_with_threads((Shape){type, type, .rows = 1040, .cols = 1550, .inner = 270});
     }
     omp_set_num_threads(1);
+}
+
+// Products of experts, from none of whose tiles to several: at once they have the bits that each has alone.
+static void same_at_once(Shape s, int threads) {
+    Matmul calls[MATMULS_AT_ONCE];
+    Shape shapes[MATMULS_AT_ONCE];
+    for (int i = 0; i < MATMULS_AT_ONCE; i++) {
+        shapes[i] = s;
+        *(s.ta ? &shapes[i].inner : &shapes[i].rows) = 1 + 37 * (i * 5 % MATMULS_AT_ONCE);
+        calls[i] = begin_product(&shapes[i]);
+    }
+    make_products(threads, calls, MATMULS_AT_ONCE);
+    for (int i = 0; i < MATMULS_AT_ONCE; i++) {
+        void *alone = product_of(1, &shapes[i]), *at_once = end_product(&calls[i]);
+        EXPECT(!memcmp(alone, at_once, tensor_bytes(calls[i].d)), "%s [%lld, %lld, %lld] with %d threads",
+               dtype_name(s.dtype), (long long)shapes[i].rows, (long long)shapes[i].cols,
+               (long long)shapes[i].inner, threads);
+        free(alone), free(at_once);
+    }
+}
+
+static void at_once_law(void) {
+    static const DType TYPES[] = {F32, BF16, F16};
+    for (int i = 0; i < 3; i++)
+        for (int threads = 1; threads <= 5; threads += 2) {
+            same_at_once((Shape){TYPES[i], TYPES[i], .tb = true, .bias = true, .cols = 96, .inner = 70},
+                         threads);
+            same_at_once((Shape){TYPES[i], F32, .ta = true, .adds = true, .rows = 530, .cols = 40}, threads);
+        }
 }
 
 // ---- one piece --------------------------------------------------------------------------------------------
@@ -261,6 +313,7 @@ int main(int argc, char **argv) {
     if (limit_changes_nothing()) return SKIPPED;
     return harness_run((const Test[]){{"cut", cut_law},
                                       {"threads", thread_law},
+                                      {"at once", at_once_law},
                                       {"piece", piece_law},
                                       {"amx cut", amx_cut_law},
                                       {"rounding", rounding_law},

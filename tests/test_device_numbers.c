@@ -166,7 +166,7 @@ static void sum_in_pieces(Fixture *b, Tensor x, int64_t piece, int exponent, dou
     for (int64_t first = 0; first < tensor_count(x); first += piece) {
         int64_t count = tensor_count(x) - first < piece ? tensor_count(x) - first : piece;
         sum_squares(b->device, b->stream,
-                    (SumSquares){tensor_part(x, first, count), total, exponent, 0, NULL});
+                    (SumSquares){.x = tensor_part(x, first, count), .sum = total, .exponent = exponent});
     }
     double *values = doubles_of(b, total);
     memcpy(sum, values, 3 * sizeof *sum);
@@ -225,6 +225,44 @@ static void squares_of_single_numbers(Fixture *b) {
         double value = ldexp(sum[0] + sum[1] + sum[2], 2 * ROWS[i].exponent);
         EXPECT(value == ROWS[i].expected, "the square of %a is %a, not %a", (double)ROWS[i].x, value,
                ROWS[i].expected);
+    }
+}
+
+// Adds up x with an exponent, beside a `start` of the largest.
+typedef struct {
+    double sum[3], max;
+} SumAndMax;
+
+static SumAndMax sum_and_max(Fixture *b, int64_t count, const float *x, int exponent, float start) {
+    SumAndMax result;
+    Tensor sum = zeros_of(b, F64, 1, 3), max = from_floats(b, 1, 1, &start);
+    sum_squares(b->device, b->stream,
+                (SumSquares){.x = from_floats(b, 1, count, x), .sum = sum, .max = max, .exponent = exponent});
+    double *sums = doubles_of(b, sum), *largest = doubles_of(b, max);
+    memcpy(result.sum, sums, sizeof result.sum);
+    result.max = *largest;
+    free(sums), free(largest);
+    return result;
+}
+
+// The largest magnitude comes with the squares, which it leaves as they are; where their exponent is too small, it is
+// right alone.
+static void squares_come_with_the_largest(Fixture *b) {
+    enum { SOME = 1003 };
+    float x[SOME];
+    double alone[3];
+    rng_fill_normal(rng_key(6, "squares", 0), 0, SOME, 0, 1, x);
+    x[1001] = -7.5f;
+    sum_in_pieces(b, from_floats(b, 1, SOME, x), SOME, 3, alone);
+    SumAndMax both = sum_and_max(b, SOME, x, 3, 1);
+    EXPECT(both.max == 7.5 && !memcmp(both.sum, alone, sizeof alone), "%g, %a", both.max, both.sum[0]);
+    EXPECT(sum_and_max(b, SOME, x, 3, 8).max == 8, "what was there before");
+    EXPECT(sum_and_max(b, SOME, x, -9, 0).max == 7.5, "an exponent that is too small");
+    for (int i = 0; i < SOME; i += 167) {
+        float kept = x[i];
+        x[i] = i % 2 ? NAN : -INFINITY;
+        EXPECT(sum_and_max(b, SOME, x, 3, 0).max == INFINITY, "%g at %d", (double)x[i], i);
+        x[i] = kept;
     }
 }
 
@@ -305,6 +343,7 @@ static void magnitudes(void) { on_every_device(abs_max_values); }
 static void squares_order(void) { on_every_device(no_order_changes_the_sum); }
 static void squares_quanta(void) { on_every_device(sums_are_whole_quanta); }
 static void squares_single(void) { on_every_device(squares_of_single_numbers); }
+static void squares_largest(void) { on_every_device(squares_come_with_the_largest); }
 static void adamw_value(void) { in_every_type(value_is_the_parameter); }
 
 int main(int argc, char **argv) {
@@ -315,6 +354,7 @@ int main(int argc, char **argv) {
                                       {"sum_squares_order", squares_order},
                                       {"sum_squares_quanta", squares_quanta},
                                       {"sum_squares_single", squares_single},
+                                      {"sum_squares_largest", squares_largest},
                                       {"adamw_value", adamw_value},
                                       {"adamw_split", adamw_split},
                                       {"parts_join", parts_join},

@@ -62,7 +62,7 @@ static void too_large_to_square(Fixture *b) {
     float x = -4.5f;
     double sum[3] = {0};
     sum_squares(reference, device_stream(reference),
-                (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, 2, 0, NULL});
+                (SumSquares){{&x, 1, 1, F32}, {sum, 1, 3, F64}, {0}, 2, 0, NULL});
     (void)b;
 }
 

@@ -204,6 +204,11 @@ static Status single_on_rank(Comm *world, void *arg) {
     grad_reducer_finish(&s.reducer);
     double norm = optimizer_grad_norm(&s.optimizer, 1);
     if (comm_rank(world) == 0) job->norm = norm;
+    for (int exponent = -140; exponent <= 140; exponent += 70) { // whatever the step before had
+        s.optimizer.exponent = exponent;
+        double again = optimizer_grad_norm(&s.optimizer, 1);
+        EXPECT(again == norm, "%.17g with exponent %d, not %.17g", again, exponent, norm);
+    }
     share_close(&s);
     return OK;
 }

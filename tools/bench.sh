@@ -17,7 +17,7 @@ bench_usage() {
                             scaling       two ranks of one thread against one rank of two; half an hour
                             growth        the cost of a token as a model grows, and the planner's word; ten minutes
                             documents     the cost of a token with short documents and windows; three minutes
-                            experts       layers with experts beside dense ones and their own products; two minutes
+                            experts       layers and steps with experts beside dense ones and their own products; two minutes
                             pairs         the travel of rows to experts that paired steps hide; a minute
                             predictions   runs on ten grids against the planner; five minutes
                             others        tokenizers, checkpoints, plans, messages; five minutes
@@ -28,7 +28,7 @@ bench_usage() {
                             counts        operations and bytes of a step on a GPU, recorded without one; seconds
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
 ./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
-                            instructions:keep, gpu:ops, gpu:steps, gpu:pytorch, gpu:compare, gpu:keep
+                            instructions:keep, experts:bf16:one-thread, gpu:ops, gpu:steps, gpu:pytorch, gpu:compare, gpu:keep
 ./run bench compare         what changed by more than 10 % against the results kept for this machine
 ./run bench keep            keeps these results, and writes docs/performance.md from them
 ./run bench page            writes docs/performance.md from the results kept

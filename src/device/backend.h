@@ -100,6 +100,8 @@ typedef struct {
     DEVICE_OPS(X)
 #undef X
     void (*run)(const Exec *exec, DeviceOp op, const void *args);
+    // Products at once (matmul_each), optional: NULL, they are made one after the other.
+    void (*matmuls)(const Exec *exec, const Matmul *calls, int count);
 
     // ---- all below: optional callbacks ----
 

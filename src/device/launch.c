@@ -103,12 +103,16 @@ static void find_workspace(Device *device, Stream *stream, DeviceOp op, const vo
           stream->exec.workspace_bytes);
 }
 
-void device_launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes) {
+void device_admit(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes) {
     CHECK(stream->device == device, "%s: a stream of another device", op_rows[op].name);
     if (device->hook) device->hook(device->hook_self);
     check_shapes(&op_rows[op], args, shapes);
     find_workspace(device, stream, op, args);
     count(device, op, args);
+}
+
+void device_launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes) {
+    device_admit(device, stream, op, args, shapes);
     if (!device->backend.counts_only) backend_run(&device->backend, &stream->exec, op, args);
 }
 
@@ -136,20 +140,22 @@ static Dropout check_dropout(DeviceOp op, Dropout dropout, int64_t rows) {
 
 // ---- matrix products, activations, dropout ----------------------------------------------------------------
 
-static void matmul_float8(Device *device, Stream *stream, Matmul args) {
+typedef void Launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes);
+
+static void matmul_float8(Launch *launch, Device *device, Stream *stream, Matmul args) {
     int64_t m = args.d.rows, n = args.d.cols, k = args.a.cols;
     DType d = args.accumulate ? F32 : element_type(OP_MATMUL, args.d);
     CHECK(dtype_is_float8(args.b.dtype) && (args.a.dtype == E4M3 || args.b.dtype == E4M3),
           "matmul: a of %s and b of %s", dtype_name(args.a.dtype), dtype_name(args.b.dtype));
     CHECK(!args.transpose_a && args.transpose_b, "matmul: factors in 8 bits are a [M, K] and b [N, K]");
-    device_launch(device, stream, OP_MATMUL, &args,
-                  (Shape[]){of(args.a.dtype, m, k), of(args.b.dtype, n, k), optional(of(d, 1, n)), f32(1, 1),
-                            f32(1, 1), of(d, m, n)});
+    launch(device, stream, OP_MATMUL, &args,
+           (Shape[]){of(args.a.dtype, m, k), of(args.b.dtype, n, k), optional(of(d, 1, n)), f32(1, 1),
+                     f32(1, 1), of(d, m, n)});
 }
 
-void matmul(Device *device, Stream *stream, Matmul args) {
+static void matmul_by(Launch *launch, Device *device, Stream *stream, Matmul args) {
     if (dtype_is_float8(args.a.dtype)) {
-        matmul_float8(device, stream, args);
+        matmul_float8(launch, device, stream, args);
         return;
     }
     CHECK(!args.scale_a.data && !args.scale_b.data, "matmul: scales of factors in %s",
@@ -159,8 +165,23 @@ void matmul(Device *device, Stream *stream, Matmul args) {
     Shape a = args.transpose_a ? of(e, k, m) : of(e, m, k);
     Shape b = args.transpose_b ? of(e, n, k) : of(e, k, n);
     Shape d = args.accumulate || args.d.dtype == F32 ? f32(m, n) : of(e, m, n);
-    device_launch(device, stream, OP_MATMUL, &args,
-                  (Shape[]){a, b, optional(of(e, 1, n)), optional(f32(1, 1)), optional(f32(1, 1)), d});
+    launch(device, stream, OP_MATMUL, &args,
+           (Shape[]){a, b, optional(of(e, 1, n)), optional(f32(1, 1)), optional(f32(1, 1)), d});
+}
+
+void matmul(Device *device, Stream *stream, Matmul args) { matmul_by(device_launch, device, stream, args); }
+
+// One thread makes them one after the other, so that messages under way advance in between.
+void matmul_each(Device *device, Stream *stream, const Matmul *calls, int count) {
+    const Backend *backend = &device->backend;
+    bool at_once = backend->matmuls && device->options.threads > 1 && count > 1;
+    CHECK(count <= MATMULS_AT_ONCE, "%d matrix products at once", count);
+    for (int i = 0; i < count; i++) {
+        CHECK(calls[i].a.dtype == calls[0].a.dtype, "matrix products of %s and %s at once",
+              dtype_name(calls[i].a.dtype), dtype_name(calls[0].a.dtype));
+        matmul_by(at_once ? device_admit : device_launch, device, stream, calls[i]);
+    }
+    if (at_once) backend->matmuls(&stream->exec, calls, count);
 }
 
 void quantize(Device *device, Stream *stream, Quantize args) {
@@ -431,7 +452,8 @@ void abs_max(Device *device, Stream *stream, AbsMax args) {
 }
 
 void sum_squares(Device *device, Stream *stream, SumSquares args) {
-    device_launch(device, stream, OP_SUM_SQUARES, &args, (Shape[]){like_f32(args.x), f64(args.sum.rows, 3)});
+    device_launch(device, stream, OP_SUM_SQUARES, &args,
+                  (Shape[]){like_f32(args.x), f64(args.sum.rows, 3), optional(f32(1, 1))});
 }
 
 void adamw(Device *device, Stream *stream, AdamW args) {

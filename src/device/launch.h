@@ -44,5 +44,7 @@ static inline Shape qkv_of(DType e, AttentionShape s) {
     return of(e, s.sequence * s.batch, (s.heads + 2 * s.groups) * s.head_size);
 }
 
-// Checks the tensors of a call, counts it and has the backend make it.
+// Checks the tensors of a call and counts it.
+void device_admit(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes);
+// The same, and has the backend make it.
 void device_launch(Device *device, Stream *stream, DeviceOp op, const void *args, const Shape *shapes);

@@ -45,7 +45,7 @@
     X(LOSS_FINISH, LossFinish, dlogits, loss, "labels", "max", "sum", "target", "mask", "logits", "dlogits", \
       "loss")                                                                                                \
     X(ABS_MAX, AbsMax, x, max, "x", "max")                                                                   \
-    X(SUM_SQUARES, SumSquares, x, sum, "x", "sum")                                                           \
+    X(SUM_SQUARES, SumSquares, x, max, "x", "sum", "max")                                                    \
     X(ADAMW, AdamW, value, value, "gradient", "parameter", "m", "v", "value")                                \
     X(BLEND, Blend, y_value, y_value, "x", "x_value", "y", "y_value")                                        \
     X(ADD, Add, x, y, "x", "y")                                                                              \

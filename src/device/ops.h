@@ -54,7 +54,7 @@
     X(LOSS_SUM, loss_sum, LossSum, 3, 2)                                                                     \
     X(LOSS_FINISH, loss_finish, LossFinish, 6, 2)                                                            \
     X(ABS_MAX, abs_max, AbsMax, 1, 1)                                                                        \
-    X(SUM_SQUARES, sum_squares, SumSquares, 1, 1)                                                            \
+    X(SUM_SQUARES, sum_squares, SumSquares, 1, 2)                                                            \
     X(ADAMW, adamw, AdamW, 1, 4)                                                                             \
     X(BLEND, blend, Blend, 2, 2)                                                                             \
     X(ADD, add, Add, 1, 1)                                                                                   \
@@ -114,6 +114,10 @@ typedef struct {
     bool transpose_a, transpose_b, accumulate, fast_sums;
 } Matmul;
 void matmul(Device *device, Stream *stream, Matmul args);
+// Makes up to MATMULS_AT_ONCE products of one type, with the bits of matmul. None reads or writes what another one
+// writes. Where a device has several threads they share out the products: each may be too small to occupy them all.
+enum { MATMULS_AT_ONCE = 16 };
+void matmul_each(Device *device, Stream *stream, const Matmul *calls, int count);
 
 // The gradients of a linear layer's weight and bias: d = a^T b (+ d), sums = the column sums of a (+ sums).
 //   a [T, M], b [T, N], d F32 [M, N], sums F32 [1, M]

@@ -68,12 +68,14 @@ typedef struct {
 // sum[0] the largest multiple of 2^-20 up to q, to sum[1] that of 2^-40 up to the rest, to sum[2] that of
 // 2^-60. Adding such multiples is exact for up to 2^33 elements, over ranks too. The sum of squares is
 // (sum[0] + sum[1] + sum[2]) * 4^exponent.
-//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [rows, 3], +=
+//   x F32, |x| <= 2^exponent (CHECK on the reference device), sum F64 [rows, 3], +=; max F32 [1, 1] or absent
+// With max, x may be larger or not finite: max becomes the larger of itself and all |x| that are added, as of abs_max,
+// and where that is above 2^exponent the sums mean nothing.
 // `segments` stay as they are until the operation is done; without segments all of x is added to row 0.
 // Idea: Demmel and Nguyen 2013, reproducible summation
 typedef struct {
     Tensor x;
-    Tensor sum;
+    Tensor sum, max;
     int exponent;
     int num_segments;
     const OpSegment *segments;

@@ -152,7 +152,6 @@ static double price_of_bytes(const Machine *machine, DeviceOp op, double bytes, 
 // their fp32 weights, so AdamW reads and writes no more than with fp32.
 double price_step_by_rates(const Machine *machine, double stepped, DType dtype, int ranks) {
     double value = dtype == F16 ? (double)dtype_bytes(dtype) : 0;
-    return price_of_bytes(machine, OP_ABS_MAX, 4 * stepped, ranks) +
-           price_of_bytes(machine, OP_SUM_SQUARES, 4 * stepped, ranks) +
+    return price_of_bytes(machine, OP_SUM_SQUARES, 4 * stepped, ranks) +
            price_of_bytes(machine, OP_ADAMW, (16 + value) * stepped, ranks);
 }

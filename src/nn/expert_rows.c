@@ -9,6 +9,23 @@ static Tensor bias_of(const Param *bias, int e) {
     return bias ? tensor_rows(bias->value, e, 1) : (Tensor){0};
 }
 
+// Products of experts, which do not depend on each other, some at once.
+typedef struct {
+    const Context *context;
+    Matmul calls[MATMULS_AT_ONCE];
+    int count;
+} Together;
+
+static void make_all(Together *t) {
+    matmul_each(t->context->device, t->context->stream, t->calls, t->count);
+    t->count = 0;
+}
+
+static void add_product(Together *t, Matmul call) {
+    if (t->count == MATMULS_AT_ONCE) make_all(t);
+    t->calls[t->count++] = call;
+}
+
 // y = x W^T (+ bias), or x W. `max` are the largest magnitudes of x, if they are known.
 static void row_products(Context *c, const ExpertWeights *w, const ExpertLinear *l, const ExpertRows *rows,
                          LinearProduct product, Tensor x, Tensor max, const Param *bias, Tensor y) {
@@ -23,16 +40,17 @@ static void row_products(Context *c, const ExpertWeights *w, const ExpertLinear 
                    .d = y,
                    .transpose_b = transpose};
     matmul_reserve(c->device, c->stream, most, false);
+    Together products = {.context = c};
     for (int i = 0; i < rows->count; i++) {
         const DispatchStretch *s = &rows->stretches[i];
         if (!s->count) continue;
-        matmul(c->device, c->stream,
-               (Matmul){.a = expert_stretch(x, s),
-                        .b = expert_matrix(w, l->weight->value, s->expert),
-                        .bias = bias_of(bias, s->expert),
-                        .d = expert_stretch(y, s),
-                        .transpose_b = transpose});
+        add_product(&products, (Matmul){.a = expert_stretch(x, s),
+                                        .b = expert_matrix(w, l->weight->value, s->expert),
+                                        .bias = bias_of(bias, s->expert),
+                                        .d = expert_stretch(y, s),
+                                        .transpose_b = transpose});
     }
+    make_all(&products);
 }
 
 // dW += dy^T x of the tokens of one source.
@@ -42,20 +60,21 @@ static void source_products(Context *c, const ExpertWeights *w, const ExpertLine
     Matmul most = {
         .a = dy, .b = x, .d = expert_matrix(w, sum.sum, 0), .transpose_a = true, .accumulate = sum.adds};
     matmul_reserve(c->device, c->stream, most, true);
+    Together products = {.context = c};
     for (int i = 0; i < rows->count; i++) {
         const DispatchStretch *s = &rows->stretches[i];
         Tensor own = expert_matrix(w, sum.sum, s->expert);
         if (s->source != source) continue;
         if (s->count)
-            matmul(c->device, c->stream,
-                   (Matmul){.a = expert_stretch(dy, s),
-                            .b = expert_stretch(x, s),
-                            .d = own,
-                            .transpose_a = true,
-                            .accumulate = sum.adds});
+            add_product(&products, (Matmul){.a = expert_stretch(dy, s),
+                                            .b = expert_stretch(x, s),
+                                            .d = own,
+                                            .transpose_a = true,
+                                            .accumulate = sum.adds});
         else if (!sum.adds)
             device_zero(c->device, c->stream, own);
     }
+    make_all(&products);
 }
 
 // The same of all sources.

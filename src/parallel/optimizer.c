@@ -230,6 +230,15 @@ void optimizer_write_master(void *optimizer, const Param *p, const float *local)
 
 // ---- norm ---------------------------------------------------------------------------------------
 
+static double largest_of_all(Optimizer *o) {
+    const Context *c = o->context;
+    float largest;
+    device_download(c->device, c->stream, &largest, o->max);
+    double max = (double)largest;
+    comm_all_reduce_host(o->owners, &max, 1, REDUCE_MAX);
+    return max;
+}
+
 // Replicas, tied copies and the zeros between parameters cannot change a maximum: whole shards will do.
 double optimizer_largest(Optimizer *o, Reduction reduction) {
     const Context *c = o->context;
@@ -239,35 +248,42 @@ double optimizer_largest(Optimizer *o, Reduction reduction) {
         if (reduction != NUM_REDUCTIONS && b->reduction != reduction) continue;
         abs_max(c->device, c->stream, (AbsMax){.x = bucket_grads(o->params, b), .max = o->max});
     }
-    float largest;
-    device_download(c->device, c->stream, &largest, o->max);
-    double max = (double)largest;
-    comm_all_reduce_host(o->owners, &max, 1, REDUCE_MAX);
-    return max;
+    return largest_of_all(o);
 }
 
-static void add_squares(Optimizer *o, int index, const ShardState *state, int exponent) {
-    const Context *c = o->context;
+static void add_squares_of(Optimizer *o, int bucket, const ShardState *state) {
     if (!state->num_pieces) return;
-    sum_squares(c->device, c->stream,
-                (SumSquares){.x = state_grads(o, index, state),
+    sum_squares(o->context->device, o->context->stream,
+                (SumSquares){.x = state_grads(o, bucket, state),
                              .sum = o->sums,
-                             .exponent = exponent,
+                             .max = o->max,
+                             .exponent = o->exponent,
                              .num_segments = state->num_pieces,
                              .segments = state->pieces});
+}
+
+// Adds up the squares of the pieces that count here, and returns the largest magnitude of those of all owners.
+static double add_squares(Optimizer *o) {
+    const Context *c = o->context;
+    device_zero(c->device, c->stream, o->max);
+    device_zero(c->device, c->stream, o->sums);
+    for (int i = 0; i < o->buckets->count; i++) {
+        add_squares_of(o, i, &o->offloaded[i]);
+        add_squares_of(o, i, &o->shards[i]);
+    }
+    return largest_of_all(o);
 }
 
 double optimizer_grad_norm(Optimizer *o, double loss_scale) {
     const Context *c = o->context;
     rank_doing("gradient norm");
-    double max = optimizer_largest(o, NUM_REDUCTIONS);
+    double max = add_squares(o);
     if (!isfinite(max)) return INFINITY;
     int exponent;
     frexp(max, &exponent);
-    device_zero(c->device, c->stream, o->sums);
-    for (int i = 0; i < o->buckets->count; i++) {
-        add_squares(o, i, &o->offloaded[i], exponent);
-        add_squares(o, i, &o->shards[i], exponent);
+    if (exponent != o->exponent) {
+        o->exponent = exponent;
+        add_squares(o);
     }
     device_download(c->device, c->stream, o->host, o->sums);
     comm_all_reduce_host(o->owners, o->host, o->params->count * 3, REDUCE_SUM);

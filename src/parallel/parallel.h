@@ -318,6 +318,7 @@ typedef struct {
     bool all_own;
     Tensor max, sums; // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
     double *host;     // the same, on the host
+    int exponent;     // of the largest gradient of the step before
     int64_t steps;    // done so far
 } Optimizer;
 
@@ -347,8 +348,9 @@ Status optimizer_visit(const Optimizer *optimizer, VisitPart *visit, void *self)
 void optimizer_write_master(void *optimizer, const Param *param, const float *local);
 // The L2 norm of all gradients of the model over `loss_scale`, every parameter counted once: shares cut over
 // tp are added, replicas and the tied copy are left out. Squares are added exactly, so p, v, schedule,
-// buckets and shards cannot change a bit. Infinite when any gradient is not finite.   Collective over
-// `owners`: one maximum, then 3 sums per parameter of the model.
+// buckets and shards cannot change a bit. Infinite when any gradient is not finite. Reads the gradients once, and again
+// where the largest one has another exponent than in the step before.   Collective over `owners`: one maximum, then 3
+// sums per parameter of the model.
 double optimizer_grad_norm(Optimizer *optimizer, double loss_scale);
 // The largest magnitude in the gradients' memory of one reduction, or of all: NUM_REDUCTIONS.   Collective over
 // `owners`.

@@ -178,7 +178,8 @@ static void *check_address(void *state, void *data, size_t bytes) {
 
 // The largest of no logits, where a rank holds padding only, and the word for gradients that are not finite.
 static bool may_be(DeviceOp op, double value) {
-    return (op == OP_LOSS_MAX && value == -INFINITY) || (op == OP_ABS_MAX && value == INFINITY);
+    return (op == OP_LOSS_MAX && value == -INFINITY) ||
+           ((op == OP_ABS_MAX || op == OP_SUM_SQUARES) && value == INFINITY);
 }
 
 static _Noreturn void name_number(const QueueEntry *e, const char *tensor, Tensor x, int64_t i) {

@@ -291,6 +291,14 @@ static void cpu_run(const Exec *exec, DeviceOp op, const void *args) {
         backend_run(best(op_element(op, args)), exec, op, args);
 }
 
+static void cpu_matmuls(const Exec *exec, const Matmul *calls, int count) {
+    if (!is_float8_product(OP_MATMUL, calls)) {
+        best(op_element(OP_MATMUL, calls))->matmuls(exec, calls, count);
+        return;
+    }
+    for (int i = 0; i < count; i++) cpu_run(exec, OP_MATMUL, &calls[i]);
+}
+
 // oneDNN asks OpenMP for the number of threads: it gets that of the rank.
 static Status cpu_open(void **state, const DeviceOptions *options) {
     (void)state;
@@ -301,6 +309,7 @@ static Status cpu_open(void **state, const DeviceOptions *options) {
 const Backend cpu_backend = {
     .name = "cpu",
     .run = cpu_run,
+    .matmuls = cpu_matmuls,
     .workspace_bytes = cpu_workspace_bytes,
     .check = check_limit,
     .kernels = cpu_kernels,

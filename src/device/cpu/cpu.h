@@ -100,6 +100,7 @@ size_t cpu_float8_workspace(int threads, const Matmul *args);
 // ---- one per backend --------------------------------------------------------------------------------------
 
 void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *args);
+void CPU_NAME(cpu_matmuls)(const Exec *exec, const Matmul *calls, int count);
 void CPU_NAME(cpu_attention_forward)(const Exec *exec, const AttentionForward *args);
 void CPU_NAME(cpu_attention_backward)(const Exec *exec, const AttentionBackward *args);
 void CPU_NAME(cpu_attention_cached)(const Exec *exec, const AttentionCached *args);

@@ -776,6 +776,7 @@ static void cpu_soft_cap_backward(const Exec *exec, const SoftCapBackward *p) {
 const Backend CPU_NAME(cpu_backend) = {
     .name = "cpu",
     .matmul = CPU_NAME(cpu_matmul),
+    .matmuls = CPU_NAME(cpu_matmuls),
     .bias_gelu_forward = cpu_bias_gelu_forward,
     .bias_gelu_backward = cpu_bias_gelu_backward,
     .swiglu_forward = cpu_swiglu_forward,

@@ -114,22 +114,53 @@ static void multiply_tile(Tile *tile, const CpuTileSizes *sizes, float *workspac
 // Multiplications that one thread does in the time of some ten thousand elements (cpu_team).
 enum { PRODUCTS_PER_ELEMENT = 256 };
 
-void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *p) {
-    const CpuCut cut = cpu_cut(p);
-    const CpuTileSizes sizes = cpu_tile_sizes(p);
-    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols, num_tiles = cut.down * cut.across;
-    int team = cpu_team(exec, tensor_count(p->d) * inner / PRODUCTS_PER_ELEMENT);
-#pragma omp parallel num_threads(at_most(team, num_tiles))
+// A product of several, and the number of its first tile among those of all.
+typedef struct {
+    const Matmul *p;
+    CpuCut cut;
+    CpuTileSizes sizes;
+    int64_t first;
+} CutProduct;
+
+typedef struct {
+    CutProduct products[MATMULS_AT_ONCE];
+    int count;
+    int64_t tiles, elements,
+        workspace; // elements: the work, as cpu_team has it; workspace: floats of a thread
+} CutProducts;
+
+static void cut_product(CutProducts *all, const Matmul *p) {
+    CutProduct one = {p, cpu_cut(p), cpu_tile_sizes(p), all->tiles};
+    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
+    all->tiles += one.cut.down * one.cut.across;
+    all->elements += tensor_count(p->d) * inner / PRODUCTS_PER_ELEMENT;
+    if (one.sizes.all > all->workspace) all->workspace = one.sizes.all;
+    all->products[all->count++] = one;
+}
+
+static void multiply_nth_tile(const CutProducts *all, int64_t n, float *workspace) {
+    int last = all->count - 1;
+    while (all->products[last].first > n) last--;
+    const CutProduct *one = &all->products[last];
+    int64_t i = n - one->first;
+    Tile tile = {
+        .p = one->p, .row = i % one->cut.down * one->cut.rows, .col = i / one->cut.down * one->cut.cols};
+    tile.rows = at_most(one->p->d.rows - tile.row, one->cut.rows);
+    tile.cols = at_most(one->p->d.cols - tile.col, one->cut.cols);
+    if (tile.rows > 0 && tile.cols > 0) multiply_tile(&tile, &one->sizes, workspace);
+}
+
+void CPU_NAME(cpu_matmuls)(const Exec *exec, const Matmul *calls, int count) {
+    CutProducts all = {.count = 0};
+    for (int i = 0; i < count; i++) cut_product(&all, &calls[i]);
+#pragma omp parallel num_threads(at_most(cpu_team(exec, all.elements), all.tiles))
     {
         float *workspace = exec->workspace;
-        if (workspace) workspace += omp_get_thread_num() * sizes.all;
+        if (workspace) workspace += omp_get_thread_num() * all.workspace;
         cpu_products_alone();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < num_tiles; i++) {
-            Tile tile = {.p = p, .row = i % cut.down * cut.rows, .col = i / cut.down * cut.cols};
-            tile.rows = at_most(p->d.rows - tile.row, cut.rows);
-            tile.cols = at_most(p->d.cols - tile.col, cut.cols);
-            if (tile.rows > 0 && tile.cols > 0) multiply_tile(&tile, &sizes, workspace);
-        }
+        for (int64_t i = 0; i < all.tiles; i++) multiply_nth_tile(&all, i, workspace);
     }
 }
+
+void CPU_NAME(cpu_matmul)(const Exec *exec, const Matmul *p) { CPU_NAME(cpu_matmuls)(exec, p, 1); }

@@ -32,13 +32,18 @@ void CPU_NAME(cpu_abs_max)(const Exec *exec, const AbsMax *p) {
 // digits of n to the base 2^20 is exact as long as the sums of those fit.
 typedef struct {
     uint64_t all, middle, high;
+    double most; // the largest |x|; of infinities and NaNs not finite
 } DigitSums;
 
 typedef struct {
     Wides all, middle, high;
+    Longs most; // bits of positive doubles, which grow with them; those of a NaN are above all others
 } DigitLanes;
 
-static inline void add_squares(DigitLanes *sums, Doubles v) {
+static inline void add_squares(DigitLanes *sums, Doubles x, double scale) {
+    Longs size = (Longs)x & INT64_MAX, larger = size > sums->most;
+    sums->most = (size & larger) | (sums->most & ~larger);
+    Doubles v = x * scale;
     Wides n = (Wides) __builtin_convertvector(v * v, Longs);
     sums->all += n;
     sums->middle += n >> 20;
@@ -50,27 +55,33 @@ static DigitSums sum_squares_of(const float *x, int64_t count, double scale) {
     DigitLanes lanes = {0};
     int64_t whole = count - count % DOUBLE_LANES;
     for (int64_t i = 0; i < whole; i += DOUBLE_LANES)
-        add_squares(&lanes, load_doubles(x + i, DOUBLE_LANES) * scale);
-    if (whole < count) add_squares(&lanes, load_doubles(x + whole, count - whole) * scale);
+        add_squares(&lanes, load_doubles(x + i, DOUBLE_LANES), scale);
+    if (whole < count) add_squares(&lanes, load_doubles(x + whole, count - whole), scale);
     DigitSums sums = {0};
-    for (int lane = 0; lane < DOUBLE_LANES; lane++)
+    Doubles most = (Doubles)lanes.most;
+    for (int lane = 0; lane < DOUBLE_LANES; lane++) {
         sums.all += lanes.all[lane], sums.middle += lanes.middle[lane], sums.high += lanes.high[lane];
+        if (!(most[lane] <= sums.most)) sums.most = isfinite(most[lane]) ? most[lane] : INFINITY;
+    }
     return sums;
 }
 
-// All additions are exact, so they may be made in any order.
+// All additions are exact, so they may be made in any order. Squares that are too large are any numbers.
 static void sum_squares_flat(const Exec *exec, const SumSquares *p) {
     int64_t count = tensor_count(p->x);
-    double scale = ldexp(1, 30 - p->exponent), *sums = p->sum.data;
+    double scale = ldexp(1, 30 - p->exponent), *sums = p->sum.data, most = 0;
     uint64_t all = 0, middle = 0, high = 0;
-#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) reduction(+ : all, middle, high)
+#pragma omp parallel for num_threads(cpu_team(exec, count)) schedule(static) \
+    reduction(+ : all, middle, high) reduction(max : most)
     for (int64_t first = 0; first < count; first += FLAT_BLOCK) {
         DigitSums one = sum_squares_of(vector(p->x) + first, at_most(FLAT_BLOCK, count - first), scale);
         all += one.all, middle += one.middle, high += one.high;
+        most = one.most > most ? one.most : most;
     }
     sums[0] += 0x1p-20 * (double)high;
     sums[1] += 0x1p-40 * (double)(middle - (high << 20));
     sums[2] += 0x1p-60 * (double)(all - (middle << 20));
+    if (p->max.data && most > (double)vector(p->max)[0]) vector(p->max)[0] = (float)most;
 }
 
 void CPU_NAME(cpu_sum_squares)(const Exec *exec, const SumSquares *p) {

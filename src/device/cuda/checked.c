@@ -130,7 +130,9 @@ static _Noreturn void name_number(const CudaQueue *q, DeviceOp op, int tensor, T
 }
 
 // The largest of no logits, where a rank holds padding only, and the word for gradients that are not finite.
-static float allowed(DeviceOp op) { return op == OP_LOSS_MAX ? -INFINITY : op == OP_ABS_MAX ? INFINITY : 0; }
+static float allowed(DeviceOp op) {
+    return op == OP_LOSS_MAX ? -INFINITY : op == OP_ABS_MAX || op == OP_SUM_SQUARES ? INFINITY : 0;
+}
 
 static void check_tensor(const CudaQueue *q, DeviceOp op, int tensor, Tensor x) {
     CudaChecks *c = q->device->checks;

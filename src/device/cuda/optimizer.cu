@@ -90,6 +90,7 @@ template <bool WHOLE, class E> DEVICE void store_of(void *x, Tile tile, int64_t 
 // ---- the largest magnitude --------------------------------------------------------------------------------
 
 enum { LOOPS = 16, LONG_TILE = BLOCK * QUAD * LOOPS };
+static const int INFINITY_BITS = 0x7f800000;
 
 // The bits of the largest |x| of this thread, as a whole number: they grow with |x|, and those of a NaN are above those
 // of infinity.
@@ -115,8 +116,7 @@ __global__ void __launch_bounds__(BLOCK) abs_max_kernel(const E *x, int64_t coun
     __syncthreads();
     if (threadIdx.x) return;
     for (int w = 1; w < WARPS; w++) most = max(most, room[w]);
-    const int infinity = 0x7f800000;
-    atomicMax(result, min(most, infinity));
+    atomicMax(result, min(most, INFINITY_BITS));
 }
 
 template <class E> static void abs_max_in(const Exec *exec, const AbsMax *p) {
@@ -137,16 +137,18 @@ extern "C" void cuda_abs_max(const Exec *exec, const AbsMax *args) {
 
 typedef struct {
     unsigned high, middle, low;
+    int most; // the bits of the largest |x|, as of abs_max_of
 } Digits;
 
 template <bool WHOLE> DEVICE Digits sum_squares_of(const float *x, Tile tile, double scale) {
-    Digits sums = {0, 0, 0};
+    Digits sums = {0, 0, 0, 0};
     UNROLL_BY(4)
     for (int k = 0; k < LOOPS; k++) {
         const Quad<float> quad =
             load_of<WHOLE, float>(x, tile, tile.first + (k * BLOCK + (int)threadIdx.x) * QUAD);
         UNROLL
         for (int i = 0; i < QUAD; i++) {
+            sums.most = max(sums.most, __float_as_int(quad.e[i]) & 0x7fffffff);
             const double root = (double)quad.e[i] * scale; // exact, and so is its square
             const uint64_t square = (uint64_t)(root * root);
             sums.high += (unsigned)(square >> 40);
@@ -157,9 +159,11 @@ template <bool WHOLE> DEVICE Digits sum_squares_of(const float *x, Tile tile, do
     return sums;
 }
 
-// Adds to digits [rows, 3]. `scale` is 2^(30 - exponent). At most 40 registers, 16 bytes a load.
-__global__ void __launch_bounds__(BLOCK) sum_squares_kernel(const float *x, bool whole, double scale,
-                                                            const Table table, unsigned long long *digits) {
+// Adds to digits [rows, 3], and enlarges `largest`, the bits of a float, unless it is NULL. `scale` is
+// 2^(30 - exponent). At most 40 registers, 16 bytes a load.
+__global__ void __launch_bounds__(BLOCK)
+    sum_squares_kernel(const float *x, bool whole, double scale, const Table table,
+                       unsigned long long *digits, int *largest) {
     SHARED(unsigned, room, 3 * WARPS);
     const int segment = segment_of_block(table), warp = (int)threadIdx.x / WARP;
     const Tile tile = tile_of_segment(table, segment, LONG_TILE);
@@ -169,9 +173,12 @@ __global__ void __launch_bounds__(BLOCK) sum_squares_kernel(const float *x, bool
         sums.high += __shfl_xor_sync(ALL_LANES, sums.high, o);
         sums.middle += __shfl_xor_sync(ALL_LANES, sums.middle, o);
         sums.low += __shfl_xor_sync(ALL_LANES, sums.low, o);
+        sums.most = max(sums.most, __shfl_xor_sync(ALL_LANES, sums.most, o));
     }
-    if (threadIdx.x % WARP == 0)
+    if (threadIdx.x % WARP == 0) {
         room[warp] = sums.high, room[WARPS + warp] = sums.middle, room[2 * WARPS + warp] = sums.low;
+        if (largest) atomicMax(largest, min(sums.most, INFINITY_BITS));
+    }
     __syncthreads();
     if (threadIdx.x >= 3) return;
     unsigned long long sum = 0;
@@ -209,7 +216,7 @@ extern "C" void cuda_sum_squares(const Exec *exec, const SumSquares *p) {
         const Table table = table_of(segments, count, &next, true, LONG_TILE);
         if (!table.count) continue;
         LAUNCH(sum_squares_kernel, table.first_block[table.count], BLOCK, 0, stream, (const float *)p->x.data,
-               is_aligned(p->x), ldexp(1, 30 - p->exponent), table, digits);
+               is_aligned(p->x), ldexp(1, 30 - p->exponent), table, digits, (int *)p->max.data);
     }
     LAUNCH(sum_squares_finish_kernel, blocks, BLOCK, 0, stream, digits, rows, (double *)p->sum.data);
 }
