@@ -18,9 +18,9 @@ typedef struct {
 
 extern const CpuVariant cpu_variants[]; // best first; the last one runs everywhere
 extern const int num_cpu_variants;
-// Returns the best variant for this machine: the first that it runs and that is not slow here; with a limit, a variant's
-// name, the first from that one on. The one that is named is taken where it runs, slow or not, so that machines of two
-// kinds can be given the same kernels. NULL and unknown names limit nothing.
+// Returns the best variant for this machine: the first that it runs and that is not slow here; with a limit, a
+// variant's name, the first from that one on. The one that is named is taken where it runs, slow or not, so that
+// machines of two kinds can be given the same kernels. NULL and unknown names limit nothing.
 const CpuVariant *cpu_best_up_to(const char *limit);
 // The one that this process takes: the best up to TRIREME_MAX_CPU_ISA.
 const CpuVariant *cpu_best(void);
