@@ -75,13 +75,14 @@ static double attention_us(const Row *row, DType dtype) {
     Tensor first_key = tensor_take(&arena, "first keys", 1, SEQUENCE, I32);
     for (int i = 0; i < SEQUENCE; i++) ((int32_t *)first_key.data)[i] = i / row->document * row->document;
     if (row->document == SEQUENCE) first_key = (Tensor){0};
-    a.forward = (AttentionForward){.qkv = values(&arena, dtype, SEQUENCE, 3 * HIDDEN),
-                                   .first_key = first_key,
-                                   .out = values(&arena, dtype, SEQUENCE, HIDDEN),
-                                   .stats = tensor_take(&arena, "stats", HEADS, SEQUENCE, F32),
-                                   .shape = {1, SEQUENCE, HEADS, HEADS, SIZE, 0, 0, 0},
-                                   .rules = {.window = row->window},
-                                   .dropout = {.samples = 1}};
+    a.forward = (AttentionForward){
+        .qkv = values(&arena, dtype, SEQUENCE, 3 * HIDDEN),
+        .first_key = first_key,
+        .out = values(&arena, dtype, SEQUENCE, HIDDEN),
+        .stats = tensor_take(&arena, "stats", HEADS, SEQUENCE, F32),
+        .shape = {.batch = 1, .sequence = SEQUENCE, .heads = HEADS, .groups = HEADS, .head_size = SIZE},
+        .rules = {.window = row->window},
+        .dropout = {.samples = 1}};
     a.backward = (AttentionBackward){.dout = values(&arena, dtype, SEQUENCE, HIDDEN),
                                      .qkv = a.forward.qkv,
                                      .out = a.forward.out,
