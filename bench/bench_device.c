@@ -291,7 +291,7 @@ static void bench_optimizer(Bench *b) {
     AdamW step = {g, p, m, v, value, 1e-4, 0.9, 0.999, 1e-8, 0.1, 0.1, 0.001, 1, 0, NULL};
     bytes_row(b, "adamw", OP_ADAMW, &step, 7 * bytes_of(p) + (value.data ? bytes_of(value) : 0));
     read_row(b, "abs_max", OP_ABS_MAX, &(AbsMax){g, max}, bytes_of(g));
-    read_row(b, "sum_squares", OP_SUM_SQUARES, &(SumSquares){g, sum, 0, 0, NULL}, bytes_of(g));
+    read_row(b, "sum_squares", OP_SUM_SQUARES, &(SumSquares){g, sum, max, 0, 0, NULL}, bytes_of(g));
     arena_release(&b->arena, mark);
 }
 
