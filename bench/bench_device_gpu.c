@@ -306,7 +306,8 @@ static void bench_optimizer(Bench *b) {
     bytes_row(b, "adamw");
     for (int i = 0; turn(b, i); i++) abs_max(b->device, b->stream, (AbsMax){g, max});
     bytes_row(b, "abs_max");
-    for (int i = 0; turn(b, i); i++) sum_squares(b->device, b->stream, (SumSquares){.x = g, .sum = sum, .max = max});
+    for (int i = 0; turn(b, i); i++)
+        sum_squares(b->device, b->stream, (SumSquares){.x = g, .sum = sum, .max = max});
     bytes_row(b, "sum_squares");
     arena_release(&b->arena, mark);
 }

@@ -1,5 +1,5 @@
-// The matrix products of a piece of work, made again alone, in their order and in its own memory: what a training step,
-// most of which they are, is held against.
+// The matrix products of a piece of work, made again without the rest, in the same order and in the same memory: what a
+// training step, most of which they are, is held against. Products of experts are made at once, as in a step.
 #pragma once
 #include "device/ops.h"
 #include <stddef.h>

@@ -123,7 +123,7 @@ static void thread_law(void) {
     omp_set_num_threads(1);
 }
 
-// Products of experts, from none of whose tiles to several: at once they have the bits that each has alone.
+// Products of experts with one tile or several have the same bits at once as alone.
 static void same_at_once(Shape s, int threads) {
     Matmul calls[MATMULS_AT_ONCE];
     Shape shapes[MATMULS_AT_ONCE];

@@ -120,6 +120,26 @@ static void more_work_never_takes_less(void) {
     on_shipped_machines(joined_products_cost_like_products);
 }
 
+// What fused attention takes with heads of this size; so long a sequence that arithmetic is all of it.
+static double attention_of_heads(int64_t head, double exponentials) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = costs_of(&machine, &stack);
+    costs.constants.attention_head_size = costs.constants.kernel_us = 0;
+    costs.constants.attention_exponentials = exponentials;
+    return price(&costs, attention(OP_ATTENTION_FORWARD, 1 << 16, head, 1, false));
+}
+
+// A score has one exponential whatever the heads: where these limit attention with heads of 128, shorter ones take as
+// long, and longer ones are not limited once their products take longer.
+static void exponentials_limit_short_heads(void) {
+    double whole = attention_of_heads(128, 1);
+    EXPECT(near(attention_of_heads(64, 1), whole / 2, 1e-6), "nothing limits heads of 64");
+    EXPECT(near(attention_of_heads(128, 0.8), whole / 0.8, 1e-6), "heads of 128");
+    EXPECT(near(attention_of_heads(64, 0.8), whole / 0.8, 1e-6), "heads of 64");
+    EXPECT(near(attention_of_heads(192, 0.8), 1.5 * whole, 1e-6), "heads of 192");
+}
+
 // Nothing computes faster than its peak, nothing moves faster than memory.
 static void no_faster_than_the_machine(void) {
     Machine machine = plain_machine();
@@ -383,6 +403,7 @@ static void own_sums_are_fp32(void) {
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"more_work_never_takes_less", more_work_never_takes_less},
+                       {"exponentials_limit_short_heads", exponentials_limit_short_heads},
                        {"no_faster_than_the_machine", no_faster_than_the_machine},
                        {"tiles_run_in_waves", tiles_run_in_waves},
                        {"collectives_never_get_faster", collectives_never_get_faster},

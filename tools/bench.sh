@@ -116,9 +116,20 @@ bench_documents() {
     build/bench/bench_train_documents --json "$(result_of documents)"
 }
 
+# bench_experts [fp32|bf16] [one-thread]: one thread has tables of its own, of processor time.
 bench_experts() {
+    local name=experts word words=()
+    for word in "$@"; do
+        case $word in
+        one-thread) name=one-thread-experts ;;
+        fp32 | bf16) words+=("$word") ;;
+        *) die 64 "bench: experts has no word '$word'; there are fp32, bf16 and one-thread" ;;
+        esac
+    done
+    set -- "${words[@]}"
+    [[ $name == experts ]] || set -- "$@" one-thread
     say "" "Layers with experts beside dense ones"
-    build/bench/bench_train_experts "$@" --json "$(result_of experts "$@")"
+    build/bench/bench_train_experts "$@" --json "$(result_of "$name" "${words[@]}")"
 }
 
 bench_pairs() {

@@ -51,12 +51,13 @@ static void add_word(PlanRow *row, const char *word, size_t length) {
 
 static bool is_of_release(const PlanRow *row, const char *release) {
     const char *at = strrchr(row->stack, '(');
-    return at && !strncmp(at + 1, release, strlen(release));
+    return at && !strncmp(row->stack, "megatron-bridge", strlen("megatron-bridge")) &&
+           !strncmp(at + 1, release, strlen(release));
 }
 
 // What the program does in runs whose note does not say it, by the recipes of Megatron-Bridge at these releases. 25.09
 // drops tokens without DeepEP, launches whole steps of one stage as graphs on Blackwell, and overlaps messages where it
-// drops none; 26.08 in mxfp8 is as 26.06, but on B200.
+// drops none; 26.08 in mxfp8 does what 26.06 does, except on B200.
 typedef struct {
     bool dropped, overlapped, graph, fused, pairs;
 } Recipe;

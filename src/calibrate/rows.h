@@ -39,11 +39,12 @@ typedef struct {
 // note: "MoE: ep=64 E=256 k=8 shared=1, first 3 layers dense with ffn 18432" says that layers have E experts over ep
 // ranks, k of them a token's, and how many more all tokens have; ffn_hidden is then that of an expert. It may go on
 // with "head size 128", "heads are MLA" (the latents of DeepSeek-V3), "every other layer attends to a window of 128"
-// and "with MTP layer". Where it says "dispatcher deepep", "dispatcher hybridep", "all-to-all overlapped", "CUDA graph
-// full_iteration", "CUDA graph transformer_engine" or "tokens dropped", and where `stack` ends in a release, such as
-// "(26.06)", that is a word of the row's kernel: a variant of the stack may have its name. A recipe that names no
-// dispatcher is one word more, "alltoall", and so is "fused" where releases from 26.06 on launch whole steps as graphs;
-// rows of 25.09 and 26.08 have the words of the recipes of their time.
+// (as GPT-OSS: its experts then have biases) and "with MTP layer". Where it says "dispatcher deepep", "dispatcher
+// hybridep", "all-to-all overlapped", "CUDA graph full_iteration", "CUDA graph transformer_engine" or "tokens dropped",
+// and where `stack` ends in a release, such as "(26.06)", that is a word of the row's kernel: a variant of the stack
+// may have its name. A recipe that names no dispatcher is one word more, "alltoall", and so is "fused" where 26.06, or
+// 26.08 in mxfp8 on other GPUs than B200, launches whole steps as graphs; rows of 25.09 and 26.08 have the words of the
+// recipes of their time.
 // The rule for what a row leaves open: microbatch 1, without a pipeline 4 or 2 where that divides; two layers per
 // chunk where that divides, else one, and a single chunk where the microbatches do not divide by p; attention as in the
 // stack; no recomputation, with unfused attention of every layer; sequence parallelism where tensor-parallel

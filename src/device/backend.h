@@ -100,10 +100,12 @@ typedef struct {
     DEVICE_OPS(X)
 #undef X
     void (*run)(const Exec *exec, DeviceOp op, const void *args);
-    // Products at once (matmul_each), optional: NULL, they are made one after the other.
-    void (*matmuls)(const Exec *exec, const Matmul *calls, int count);
 
     // ---- all below: optional callbacks ----
+
+    // Makes products of one type that do not depend on each other (matmul_each), with the workspace of the one that
+    // needs most. NULL: the front makes them one after the other.
+    void (*matmuls)(const Exec *exec, const Matmul *calls, int count);
 
     // Workspace of one call, in bytes; `args` is the operation's argument struct. NULL: none ever.
     size_t (*workspace_bytes)(const DeviceOptions *options, DeviceOp op, const void *args);

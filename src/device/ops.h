@@ -116,6 +116,7 @@ typedef struct {
 void matmul(Device *device, Stream *stream, Matmul args);
 // Makes up to MATMULS_AT_ONCE products of one type, with the bits of matmul. None reads or writes what another one
 // writes. Where a device has several threads they share out the products: each may be too small to occupy them all.
+// Messages advance before the products then, not between them.
 enum { MATMULS_AT_ONCE = 16 };
 void matmul_each(Device *device, Stream *stream, const Matmul *calls, int count);
 

@@ -149,7 +149,8 @@ static double price_of_bytes(const Machine *machine, DeviceOp op, double bytes, 
 }
 
 // Gradients are fp32 in every precision. AdamW keeps an fp32 copy beside fp16 weights; bf16 weights are one half of
-// their fp32 weights, so AdamW reads and writes no more than with fp32.
+// their fp32 weights, so AdamW reads and writes no more than with fp32. A second pass over gradients, where the
+// largest one changes its exponent, is left out.
 double price_step_by_rates(const Machine *machine, double stepped, DType dtype, int ranks) {
     double value = dtype == F16 ? (double)dtype_bytes(dtype) : 0;
     return price_of_bytes(machine, OP_SUM_SQUARES, 4 * stepped, ranks) +

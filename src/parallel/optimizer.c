@@ -245,7 +245,7 @@ double optimizer_largest(Optimizer *o, Reduction reduction) {
     device_zero(c->device, c->stream, o->max);
     for (int i = 0; i < o->buckets->count; i++) {
         const Bucket *b = &o->buckets->items[i];
-        if (reduction != NUM_REDUCTIONS && b->reduction != reduction) continue;
+        if (b->reduction != reduction) continue;
         abs_max(c->device, c->stream, (AbsMax){.x = bucket_grads(o->params, b), .max = o->max});
     }
     return largest_of_all(o);
@@ -262,8 +262,8 @@ static void add_squares_of(Optimizer *o, int bucket, const ShardState *state) {
                              .segments = state->pieces});
 }
 
-// Adds up the squares of the pieces that count here, and returns the largest magnitude of those of all owners.
-static double add_squares(Optimizer *o) {
+// Adds up the squares of the pieces that count here, and finds their largest magnitude.
+static void add_squares(Optimizer *o) {
     const Context *c = o->context;
     device_zero(c->device, c->stream, o->max);
     device_zero(c->device, c->stream, o->sums);
@@ -271,13 +271,13 @@ static double add_squares(Optimizer *o) {
         add_squares_of(o, i, &o->offloaded[i]);
         add_squares_of(o, i, &o->shards[i]);
     }
-    return largest_of_all(o);
 }
 
 double optimizer_grad_norm(Optimizer *o, double loss_scale) {
     const Context *c = o->context;
     rank_doing("gradient norm");
-    double max = add_squares(o);
+    add_squares(o);
+    double max = largest_of_all(o);
     if (!isfinite(max)) return INFINITY;
     int exponent;
     frexp(max, &exponent);

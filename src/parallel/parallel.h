@@ -348,12 +348,11 @@ Status optimizer_visit(const Optimizer *optimizer, VisitPart *visit, void *self)
 void optimizer_write_master(void *optimizer, const Param *param, const float *local);
 // The L2 norm of all gradients of the model over `loss_scale`, every parameter counted once: shares cut over
 // tp are added, replicas and the tied copy are left out. Squares are added exactly, so p, v, schedule,
-// buckets and shards cannot change a bit. Infinite when any gradient is not finite. Reads the gradients once, and again
-// where the largest one has another exponent than in the step before.   Collective over `owners`: one maximum, then 3
-// sums per parameter of the model.
+// buckets and shards cannot change a bit. Infinite when any gradient that is counted is not finite. Reads the gradients
+// once, and again where the largest one has another exponent than in the step before.   Collective over `owners`: one
+// maximum, then 3 sums per parameter of the model.
 double optimizer_grad_norm(Optimizer *optimizer, double loss_scale);
-// The largest magnitude in the gradients' memory of one reduction, or of all: NUM_REDUCTIONS.   Collective over
-// `owners`.
+// The largest magnitude in the gradients' memory of one reduction.   Collective over `owners`.
 double optimizer_largest(Optimizer *optimizer, Reduction reduction);
 // Steps this rank's shards with clipping by the given norm, of gradients that are loss_scale times too large. Weight
 // decay on matrices only. With Muon the gradients of matrices are overwritten.   Collective over the world with Muon.

@@ -125,8 +125,9 @@ typedef struct {
 typedef struct {
     CutProduct products[MATMULS_AT_ONCE];
     int count;
-    int64_t tiles, elements,
-        workspace; // elements: the work, as cpu_team has it; workspace: floats of a thread
+    int64_t tiles;
+    int64_t elements;  // the work, as cpu_team has it
+    int64_t workspace; // floats of a thread
 } CutProducts;
 
 static void cut_product(CutProducts *all, const Matmul *p) {

@@ -66,7 +66,8 @@ static DigitSums sum_squares_of(const float *x, int64_t count, double scale) {
     return sums;
 }
 
-// All additions are exact, so they may be made in any order. Squares that are too large are any numbers.
+// All additions are exact, so they may be made in any order. Where x is above
+// 2^exponent the sums mean nothing, and `most` alone is right.
 static void sum_squares_flat(const Exec *exec, const SumSquares *p) {
     int64_t count = tensor_count(p->x);
     double scale = ldexp(1, 30 - p->exponent), *sums = p->sum.data, most = 0;

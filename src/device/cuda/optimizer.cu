@@ -150,7 +150,8 @@ template <bool WHOLE> DEVICE Digits sum_squares_of(const float *x, Tile tile, do
         for (int i = 0; i < QUAD; i++) {
             sums.most = max(sums.most, __float_as_int(quad.e[i]) & 0x7fffffff);
             const double root = (double)quad.e[i] * scale; // exact, and so is its square
-            const uint64_t square = (uint64_t)(root * root);
+            const uint64_t square =
+                (uint64_t)fmin(root * root, 0x1p62); // larger ones, and NaN, count for `most`
             sums.high += (unsigned)(square >> 40);
             sums.middle += (unsigned)(square >> 20) & 0xfffff;
             sums.low += (unsigned)square & 0xfffff;
@@ -164,7 +165,7 @@ template <bool WHOLE> DEVICE Digits sum_squares_of(const float *x, Tile tile, do
 __global__ void __launch_bounds__(BLOCK)
     sum_squares_kernel(const float *x, bool whole, double scale, const Table table,
                        unsigned long long *digits, int *largest) {
-    SHARED(unsigned, room, 3 * WARPS);
+    SHARED(unsigned, room, 4 * WARPS);
     const int segment = segment_of_block(table), warp = (int)threadIdx.x / WARP;
     const Tile tile = tile_of_segment(table, segment, LONG_TILE);
     Digits sums =
@@ -177,9 +178,14 @@ __global__ void __launch_bounds__(BLOCK)
     }
     if (threadIdx.x % WARP == 0) {
         room[warp] = sums.high, room[WARPS + warp] = sums.middle, room[2 * WARPS + warp] = sums.low;
-        if (largest) atomicMax(largest, min(sums.most, INFINITY_BITS));
+        room[3 * WARPS + warp] = (unsigned)sums.most;
     }
     __syncthreads();
+    if (threadIdx.x == 3 && largest) {
+        unsigned most = 0;
+        for (int w = 0; w < WARPS; w++) most = max(most, room[3 * WARPS + w]);
+        atomicMax(largest, min((int)most, INFINITY_BITS));
+    }
     if (threadIdx.x >= 3) return;
     unsigned long long sum = 0;
     const int digit = (int)threadIdx.x;
