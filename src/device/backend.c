@@ -131,5 +131,6 @@ void backend_complete(Backend *backend) {
     if (!backend->upload) backend->upload = host_copy;
     if (!backend->download) backend->download = host_copy;
     if (!backend->upload_async) backend->upload_async = backend->upload;
+    if (!backend->download_async) backend->download_async = backend->download;
     if (!backend->host_take) backend->host_take = host_take, backend->host_give_back = host_give_back;
 }

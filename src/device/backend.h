@@ -158,6 +158,8 @@ typedef struct {
     void (*download)(const Exec *exec, void *to, const void *from, size_t bytes);
     // From memory of host_take, which the caller leaves alone until a wait. NULL: as `upload`.
     void (*upload_async)(const Exec *exec, void *to, const void *from, size_t bytes);
+    // To memory of host_take, which the caller reads after a wait. NULL: as `download`.
+    void (*download_async)(const Exec *exec, void *to, const void *from, size_t bytes);
 
     // An event is a number that grows along its stream; 0 lies behind every stream. `exec` is the event's stream.
     int64_t (*event_record)(const Exec *exec);

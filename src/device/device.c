@@ -338,7 +338,7 @@ void device_upload_async(Device *device, Stream *stream, Tensor to, const void *
 void device_download_async(Device *device, Stream *stream, void *to, Tensor from) {
     check_stream(device, stream);
     if (device->backend.counts_only || !tensor_bytes(from)) return;
-    device->backend.download(&stream->exec, to, from.data, tensor_bytes(from));
+    device->backend.download_async(&stream->exec, to, from.data, tensor_bytes(from));
 }
 
 void device_copy(Device *device, Stream *stream, Tensor to, Tensor from) {

@@ -341,6 +341,7 @@ static const Backend cuda_backend = {
     .upload = cuda_upload,
     .download = cuda_download,
     .upload_async = cuda_upload_async,
+    .download_async = cuda_download_async,
 };
 
 static const Backend checked_backend = {

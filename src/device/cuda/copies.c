@@ -65,6 +65,11 @@ void cuda_download(const Exec *exec, void *to, const void *from, size_t bytes) {
     s->to = to;
 }
 
+void cuda_download_async(const Exec *exec, void *to, const void *from, size_t bytes) {
+    const CudaQueue *q = exec->queue;
+    CUDA(q->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, q->stream));
+}
+
 // ---- within the device ------------------------------------------------------------------------------------
 
 // Parts as long as the distance do not overlap; they are copied in the order in which none is overwritten before.

@@ -130,6 +130,7 @@ void cuda_zero(const Exec *exec, void *x, size_t bytes);
 void cuda_upload(const Exec *exec, void *to, const void *from, size_t bytes);
 void cuda_download(const Exec *exec, void *to, const void *from, size_t bytes);
 void cuda_upload_async(const Exec *exec, void *to, const void *from, size_t bytes);
+void cuda_download_async(const Exec *exec, void *to, const void *from, size_t bytes);
 
 // Pinned memory in which host code uses device memory: a copy of it, made when the stream gets to device_access, and
 // copied back at device_access_end if the host may have written it.
