@@ -53,7 +53,7 @@ static StateBlock next_block(const Optimizer *o, StateBlock b) {
     return b;
 }
 
-static Tensor part_of(Tensor x, StateBlock b) { return x.data ? tensor_part(x, b.begin, b.count) : x; }
+static Tensor part_of(Tensor x, StateBlock b) { return tensor_part(x, b.begin, b.count); }
 
 // Starts the copy of a block's gradients; the host has them when the stream has got to the event.
 static StreamEvent fetch(const Optimizer *o, StateBlock b, Tensor to) {

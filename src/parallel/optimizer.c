@@ -123,8 +123,8 @@ Status optimizer_create(Optimizer *o, Context *context, Comm *world, const Param
     o->owners = o->all_own ? world : context_group(context, ROLE_MODEL);
     o->offloaded = calloc((size_t)buckets->count + 1, sizeof *o->offloaded);
     o->shards = calloc((size_t)buckets->count + 1, sizeof *o->shards);
-    o->host = calloc((size_t)params->count * 3 + 1, sizeof *o->host);
-    if (!o->offloaded || !o->shards || !o->host)
+    o->sums_on_host = calloc((size_t)params->count * 3 + 1, sizeof *o->sums_on_host);
+    if (!o->offloaded || !o->shards || !o->sums_on_host)
         return fail(ERR_OS, "no memory for the optimizer's %d buckets", buckets->count);
     TRY(open_states(o, arena));
     o->max = tensor_take(arena, "largest gradient", 1, 1, F32);
@@ -150,7 +150,7 @@ void optimizer_destroy(Optimizer *o) {
     offload_destroy(o);
     if (o->buckets) close_states(o->offloaded, o->buckets->count);
     if (o->buckets) close_states(o->shards, o->buckets->count);
-    free(o->host);
+    free(o->sums_on_host);
     *o = (Optimizer){0};
 }
 
@@ -285,11 +285,12 @@ double optimizer_grad_norm(Optimizer *o, double loss_scale) {
         o->exponent = exponent;
         add_squares(o);
     }
-    device_download(c->device, c->stream, o->host, o->sums);
-    comm_all_reduce_host(o->owners, o->host, o->params->count * 3, REDUCE_SUM);
+    device_download(c->device, c->stream, o->sums_on_host, o->sums);
+    comm_all_reduce_host(o->owners, o->sums_on_host, o->params->count * 3, REDUCE_SUM);
     // Parameter by parameter in the model's order; so far everything was exact.
     double total = 0;
-    for (int i = 0; i < o->params->count * 3; i += 3) total += o->host[i] + o->host[i + 1] + o->host[i + 2];
+    const double *sums = o->sums_on_host;
+    for (int i = 0; i < o->params->count * 3; i += 3) total += sums[i] + sums[i + 1] + sums[i + 2];
     return ldexp(sqrt(total), exponent) / loss_scale;
 }
 

@@ -295,7 +295,7 @@ typedef struct Offload Offload;
 // is one.
 typedef struct {
     int64_t begin, count; // elements of the shard
-    // `value` is the device's own, or on the host a copy of it, in fp16 from the first step on.
+    // `value`: the device's values; on the host a copy of them. In fp16 the first step writes that copy.
     Tensor value, main, m, v, ema;
     // The parts of parameters that lie in it; positions count from its begin.
     int num_pieces;
@@ -317,9 +317,9 @@ typedef struct {
     Comm *owners;
     bool all_own;
     Tensor max, sums; // F32 [1, 1]; F64 [parameters, 3]: sums of squares of each
-    double *host;     // the same, on the host
-    int exponent;     // of the largest gradient of the step before
-    int64_t steps;    // done so far
+    double *sums_on_host;
+    int exponent;  // of the largest gradient of the step before
+    int64_t steps; // done so far
 } Optimizer;
 
 // Takes the state from `arena`, all zeros: per parameter 8 bytes, in bf16 10, in fp16 12; 4 less where Muon steps it, 4

@@ -41,8 +41,7 @@ typedef struct {
     AdamOptions adam;
     MuonOptions muon; // of hidden matrices; iterations 0: AdamW steps all parameters
     double ema_decay; // of the moving average of the weights; 0: there is none
-    double
-        offload; // the share of the optimizer's state that lies in the host's memory; 0: all is on the device
+    double offload;   // share of the optimizer's state in the host's memory; 0: none
     int64_t bucket_elements;
     const char *device;     // kind
     int threads;            // per rank

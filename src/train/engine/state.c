@@ -249,7 +249,6 @@ void engine_state_free(EngineState *state) {
 
 typedef struct {
     ModelSource *source;
-    Context *context;
     bool moments, ema;
     float *buffer; // for one part
     int64_t capacity;
@@ -321,7 +320,7 @@ Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, 
     Optimizer *optimizer = engine_optimizer(engine);
     Context *c = engine_context(engine);
     Checkpoint *checkpoint = model_source_checkpoint(source);
-    Reading reading = {.source = source, .context = c, .moments = moments};
+    Reading reading = {.source = source, .moments = moments};
     reading.ema =
         ema && optimizer->options.ema_decay > 0 && checkpoint && checkpoint_keeps(checkpoint, STATE_EMA);
     Values values = {model_source_reader(source),
