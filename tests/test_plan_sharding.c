@@ -41,7 +41,7 @@ static void hosts_take_state_and_time(void) {
            "the link: %g s, on the device %g", link.parts.optimizer, a.parts.optimizer);
     EXPECT(near(a.step_s - a.parts.optimizer, link.step_s - link.parts.optimizer, 1e-9),
            "the rest of the step changes");
-    machine.host_link_gbs = 1e6, machine.host_memory_gbs = 80; // 10 for each of eight devices
+    machine.host_link_gbs = 1e6, machine.host_memory_gbs = 20; // 10 for each of the two devices
     Prediction memory = predicted(&costs, &model, &there);
     EXPECT(near(memory.parts.optimizer, a.parts.optimizer / 2 + stepped / 2 * 34 / 10e9, 1e-9),
            "the memory: %g s, on the device %g", memory.parts.optimizer, a.parts.optimizer);

@@ -10,6 +10,11 @@ int parallel_config_microbatches(const ParallelConfig *c) {
 
 int parallel_config_devices(const ParallelConfig *c) { return grid_size(c->grid); }
 
+int parallel_config_devices_in_node(const Machine *machine, const ParallelConfig *c) {
+    int devices = parallel_config_devices(c);
+    return devices < machine->devices_per_node ? devices : machine->devices_per_node;
+}
+
 const char *parallel_config_device(const ParallelConfig *c) {
     return c->device && device_load(c->device) == OK ? c->device : NULL;
 }

@@ -63,6 +63,8 @@ typedef struct {
 
 int parallel_config_microbatches(const ParallelConfig *config); // m
 int parallel_config_devices(const ParallelConfig *config);
+// Returns how many devices the configuration uses in a node of the machine: all of a node's, or all of a smaller run.
+int parallel_config_devices_in_node(const Machine *machine, const ParallelConfig *config);
 // Returns the kind of device for which trireme's own step is recorded; NULL where the configuration has none, or where
 // this machine lacks the module that knows what such a device needs.
 const char *parallel_config_device(const ParallelConfig *config);
@@ -190,7 +192,7 @@ typedef struct {
     double total, capacity;
     int rank;       // pipeline rank
     double margin;  // relative error of the total; a total so near to the capacity may fit or not
-    double host;    // beside the total, in the memory of its host: optimizer state
+    double host;    // optimizer state in a host's memory; of trireme the most of any rank
     double guessed; // of `buffers`: workspace on a device whose module this machine lacks; 0: there is none
 } MemoryNeed;
 

@@ -202,9 +202,7 @@ bool cost_model_has_rates(const CostModel *costs) {
 }
 
 int cost_model_busy_ranks(const CostModel *costs, const ParallelConfig *config) {
-    if (!costs->machine->is_cpu) return 1;
-    int ranks = parallel_config_devices(config);
-    return ranks < costs->machine->devices_per_node ? ranks : costs->machine->devices_per_node;
+    return costs->machine->is_cpu ? parallel_config_devices_in_node(costs->machine, config) : 1;
 }
 
 // Operations cost what was measured in training steps; with the two efficiencies users calibrate on their own logs.
@@ -247,6 +245,7 @@ double price_offload(const CostModel *costs, const ParallelConfig *config, doubl
     // in 16 bits bf16 has no fp32 weight but a remainder beside them.
     double link = 4 + value, memory = 6 * 4 + 2 * 4 + (config->dtype == F16 ? 2 * value : value);
     if (!(parameters > 0)) return 0;
-    return parameters * fmax(link / (m->host_link_gbs * efficiency),
-                             memory * m->devices_per_node / (m->host_memory_gbs * efficiency));
+    return parameters *
+           fmax(link / (m->host_link_gbs * efficiency),
+                memory * parallel_config_devices_in_node(m, config) / (m->host_memory_gbs * efficiency));
 }

@@ -274,6 +274,20 @@ static void print_own_memory(const PlanReport *a, Text *out) {
             m->guessed / 1048576);
 }
 
+// Says what the optimizer's state takes of the hosts' memory.
+static void print_host_memory(const PlanReport *a, Text *out) {
+    const Prediction *p = a->chosen;
+    int devices = parallel_config_devices_in_node(a->costs->machine, &p->config);
+    bool small = p->memory.host < GB;
+    double host = p->memory.host / (small ? 1e6 : GB);
+    const char *unit = small ? "MB" : "GB";
+    if (!(host > 0)) return;
+    text_add(out, "  Each host also keeps %.4g %s of optimizer state for this GPU", host, unit);
+    if (devices > 1)
+        text_add(out, "; for %d such GPUs of a node that is %.4g %s", devices, devices * host, unit);
+    text_add(out, ".\n");
+}
+
 static void print_memory(const PlanReport *a, Text *out) {
     const MemoryNeed *m = &a->chosen->memory;
     Named rows[] = {{"parameters", m->parameters},       {"gradients", m->gradients},
@@ -290,9 +304,7 @@ static void print_memory(const PlanReport *a, Text *out) {
              m->capacity / unit);
     if (m->margin > 0) text_add(out, ", give or take %.0f %%", 100 * m->margin);
     text_add(out, ": %s\n", verdict == FITS ? "fits" : verdict == FITS_PERHAPS ? "may fit" : "does not fit");
-    if (m->host > 0)
-        text_add(out, "  Beside it optimizer state takes %.4g of the host's memory, %.4g of a whole node.\n",
-                 m->host / unit, m->host / unit * a->costs->machine->devices_per_node);
+    print_host_memory(a, out);
     print_own_memory(a, out);
 }
 
