@@ -16,8 +16,8 @@ double layer_kept_bytes(const CostModel *costs, const ModelShape *model, const P
 double layer_again_bytes(const CostModel *costs, const ModelShape *model, const ParallelConfig *config);
 // Computes the bytes that `trireme train` takes for the configuration on the pipeline rank that takes most (`rank`),
 // by the measurement with which training itself begins: they are exact, but for trireme_guessed_workspace. On a GPU
-// they are those of its arenas: what CUDA takes for itself comes on top. `host`: what lies in the host's memory beside
-// them.   ERR_OS, ERR_CONFIG.
+// they are those of its arenas: what CUDA takes for itself comes on top. `host`: the most that a rank keeps in its
+// host's memory.   ERR_OS, ERR_CONFIG.
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, size_t *host,
                       int *rank);
 // Returns the workspace of operations on a GPU, about: that of a matrix product or, where it is more, of attention by

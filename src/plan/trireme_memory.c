@@ -82,13 +82,13 @@ size_t trireme_guessed_workspace(const ModelShape *model, const ParallelConfig *
 Status trireme_memory(const ModelShape *model, const ParallelConfig *config, size_t *bytes, size_t *host,
                       int *rank) {
     EngineSpec spec = spec_of(model, config);
-    *bytes = 0;
+    *bytes = *host = 0;
     for (int stage = 0; stage < grid_along(spec.grid, AXIS_PP); stage++) {
         EngineMemory memory;
         TRY(engine_measure(&spec, grid_rank(spec.grid, (Place){.at[AXIS_PP] = stage}), &memory, NULL));
+        if (memory.host > *host) *host = memory.host;
         if (memory.total <= *bytes) continue;
         *bytes = memory.total;
-        *host = memory.host;
         *rank = stage;
     }
     *bytes += trireme_guessed_workspace(model, config);
