@@ -230,6 +230,30 @@ static void notes_of_idle_options(void) {
     }
 }
 
+// Muon steps whole matrices on a GPU; where nothing goes to the host there is nothing to refuse.
+static void muon_stays_on_the_gpu(void) {
+    static const struct {
+        const char *line;
+        bool refused;
+    } rows[] = {
+        {"--optimizer muon --device cuda-sim --optimizer-cpu-offload", true},
+        {"--optimizer muon --device cuda-sim --optimizer-cpu-offload --optimizer-offload-fraction 0.1", true},
+        {"--optimizer muon --device cuda-sim --optimizer-cpu-offload --optimizer-offload-fraction 0", false},
+        {"--optimizer muon --device cpu --optimizer-cpu-offload", false},
+        {"--optimizer muon --device reference --optimizer-cpu-offload", false},
+        {"--optimizer adam --device cuda-sim --optimizer-cpu-offload", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Options o;
+        Status status = resolve_run(&o, rows[i].line);
+        if (rows[i].refused)
+            expect_failure(status, ERR_CONFIG, "cannot be used with --optimizer muon", rows[i].line);
+        else
+            EXPECT_OK(status);
+        options_destroy(&o);
+    }
+}
+
 // Of options that nothing uses the reason says beside what they are used, as the table's conditions do.
 static void reasons_of_idle_options(void) {
     static const struct {
@@ -283,6 +307,7 @@ int main(int argc, char **argv) {
                                       {"tokenizers", tokenizers},
                                       {"notes of idle options", notes_of_idle_options},
                                       {"reasons of idle options", reasons_of_idle_options},
+                                      {"Muon stays on the GPU", muon_stays_on_the_gpu},
                                       {"launcher and ranks agree", launcher_and_ranks_agree},
                                       {0}},
                        argc, argv);

@@ -74,13 +74,15 @@ Status check_sums(Options *o) {
     return OK;
 }
 
+// With a device of the host all state is in its memory (idle.def).
 Status check_offload(Options *o) {
-    if (!o->optimizer_cpu_offload || strcmp(o->optimizer, "muon") != 0) return OK;
+    bool on_host = !strcmp(o->device, "cpu") || !strcmp(o->device, "reference");
+    if (!(options_offload(o) > 0) || strcmp(o->optimizer, "muon") != 0 || on_host) return OK;
     return fail(
         ERR_CONFIG,
-        "--optimizer-cpu-offload and --optimizer muon cannot be set at the same time: Muon makes whole "
-        "matrices orthogonal, on the GPU: use --optimizer adam, or --data-parallel-sharding-strategy "
-        "optim, which cuts Muon's state over data-parallel ranks");
+        "--optimizer-cpu-offload cannot be used with --optimizer muon, which steps whole matrices on the GPU. "
+        "Use --optimizer adam; or leave out --optimizer-cpu-offload, and cut Muon's state over data-parallel "
+        "ranks with --data-parallel-sharding-strategy optim");
 }
 
 double options_offload(const Options *o) {
