@@ -479,6 +479,24 @@ refuse 78 "use 1f1b, or leave out --reduce-grads-every-microbatch" --model gpt3-
 refuse 78 "use c = 8, or --cp-comm-type all_gather" "${small[@]}" --num-attention-heads 24 --hidden-size 2304 --cp 16 \
     --cp-comm-type a2a
 refuse 78 "knows trireme's own Muon alone" "${question[@]}" --optimizer muon
+# Programs without the option, and what Megatron-LM asserts of it.
+refuse 78 "--optimizer-cpu-offload with --stack megatron-lm-2021: this program keeps all optimizer state on its devices" \
+    "${question[@]}" --stack megatron-lm-2021 --optimizer-cpu-offload
+refuse 78 "or use --stack megatron-bridge, megatron-bridge-experts, megatron-core-h100, nemo-h100, nemo-h100-fp8, trireme-cpu, trireme-cuda, " \
+    "${question[@]}" --stack deepspeed-zero3-2021 --optimizer-cpu-offload
+if check "a plan says what each host keeps, and what Megatron-LM asks for it"; then
+    there=(--model gpt3-1.3b --machine dgx-h100 --gbs 64 --pp 1 --mbs 1 --stack megatron-core-h100 --optimizer-cpu-offload)
+    answer alone "${there[@]}" --gpus 1 --tp 1
+    answer four "${there[@]}" --gpus 4 --tp 4
+    answer cut "${there[@]}" --gpus 16 --tp 1 --use-distributed-optimizer
+    grep -q "Each host also keeps 1[0-9.]* GB of optimizer state for this GPU\\.$" alone.out || complain "one GPU: $(cat alone.out)"
+    grep -q "GB of optimizer state for this GPU; for 4 such GPUs of a node that is 1[0-9.]* GB\\.$" four.out ||
+        complain "four GPUs: $(cat four.out)"
+    says cut "for 8 such GPUs of a node that is"
+    asks="# Megatron-LM refuses --optimizer-cpu-offload without --use-distributed-optimizer: plan with both"
+    says four "$asks"
+    ! grep -qF "$asks" cut.out || complain "asks for what is there: $(cat cut.out)"
+fi
 refuse 78 "did you mean gpt3-175b?" --model gpt3-175 --gpus 8 --machine dgx-a100 --gbs 8
 refuse 64 "did you mean dgx-a100?" --model gpt3-175b --gpus 8 --machine dgx-a10 --gbs 8
 refuse 64 "--machine is required" --model gpt3-175b --gpus 8 --gbs 8

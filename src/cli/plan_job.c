@@ -348,14 +348,44 @@ static Status config_given(PlanJob *job) {
     return OK;
 }
 
+// Appends the names of the shipped stacks whose programs keep optimizer state on hosts: "trireme-cpu, trireme-cuda".
+static Status add_offloading_stacks(Text *names) {
+    for (int i = 0; i < num_shipped_stacks; i++) {
+        Stack stack;
+        TRY(stack_open(&stack, shipped_stacks[i].name));
+        if (stack.offloads_optimizer) text_add(names, "%s%s", names->size ? ", " : "", stack.name);
+    }
+    return OK;
+}
+
+static Status offload_refused(const char *stack) {
+    Text names = {0};
+    Status status = add_offloading_stacks(&names);
+    if (status == OK)
+        status =
+            fail(ERR_CONFIG,
+                 "--optimizer-cpu-offload with --stack %s: this program keeps all optimizer state on its "
+                 "devices: leave the option out, or use --stack %s, or a file with offloads_optimizer: true",
+                 stack, text_string(&names));
+    text_free(&names);
+    return status;
+}
+
+// Refuses what the stack's program lacks of the optimizer.
+static Status check_optimizer(const PlanJob *job) {
+    const Options *o = job->options;
+    if (options_offload(o) > 0 && !job->stack.offloads_optimizer) return offload_refused(job->stack.name);
+    if (strcmp(o->optimizer, "muon") != 0 || job->stack.is_trireme) return OK;
+    return fail(
+        ERR_CONFIG,
+        "--optimizer muon with --stack %s: a plan knows trireme's own Muon alone: use --stack trireme, or "
+        "leave it out",
+        job->stack.name);
+}
+
 static Status fill(PlanJob *job) {
     const Options *o = job->options;
-    if (!strcmp(o->optimizer, "muon") && !job->stack.is_trireme)
-        return fail(
-            ERR_CONFIG,
-            "--optimizer muon with --stack %s: a plan knows trireme's own Muon alone: use --stack trireme, or "
-            "leave it out",
-            job->stack.name);
+    TRY(check_optimizer(job));
     if (o->global_batch_size == INT_UNSET)
         return fail(ERR_USAGE,
                     "--global-batch-size is required, such as --global-batch-size 1536: the samples "

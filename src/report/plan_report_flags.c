@@ -309,11 +309,14 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
 
 void flags_megatron(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
     char program[120];
-    int devices = parallel_config_devices(c), node = costs->machine->devices_per_node;
-    int here = devices < node ? devices : node;
+    int devices = parallel_config_devices(c), here = parallel_config_devices_in_node(costs->machine, c);
     bool usual = parallel_config_kind(c)->is_default;
     bool pairs = parallel_config_kind(c)->pairs && (c->chunks > 1 || grid_along(c->grid, AXIS_PP) == 1);
     add_missing(!usual && !pairs, "Megatron-LM has no such schedule", out);
+    add_missing(
+        c->offload > 0 && !c->zero_stage,
+        "Megatron-LM refuses --optimizer-cpu-offload without --use-distributed-optimizer: plan with both",
+        out);
     if (devices % here)
         text_add(out, "# on the last node with --nproc-per-node %d, its share of %d devices\n",
                  devices % here, devices);
