@@ -72,7 +72,7 @@ static void print_memory(const EngineMemory *memory) {
            memory->num_recomputed, mib(memory->recomputed), mib(memory->scratch + memory->beside),
            mib(memory->workspace), mib(memory->total));
     if (memory->host)
-        printf("optimizer state of rank 0 on the host (MiB): %.1f, in pinned memory; the host steps it\n",
+        printf("rank 0 keeps %.1f MiB of optimizer state in the host's memory, and the host steps it\n",
                mib(memory->host));
 }
 

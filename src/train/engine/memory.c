@@ -149,7 +149,7 @@ static void add_host(const Report *r, Text *out) {
     if (!r->host_bytes) return;
     text_add(
         out,
-        "\n--optimizer-cpu-offload: beside its GPU's memory a rank takes up to %.1f MiB of the host's, pinned.\n",
+        "\nWith --optimizer-cpu-offload each rank also takes up to %.1f MiB of the host's memory (pinned beside a GPU).\n",
         mib(r->host_bytes));
 }
 
