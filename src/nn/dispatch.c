@@ -12,6 +12,7 @@ Dispatch dispatch_of(const Context *c, int experts, int64_t pairs, DispatchRules
     if (!slot) slot = enough;
     if (rules.whole || slot > pairs) slot = pairs;
     if (!rules.unit) rules.unit = 1;
+    if (!rules.tokens) rules.tokens = pairs;
     int64_t stride = slot + rules.unit - 1;
     return (Dispatch){experts, experts / ranks, ranks, slot, stride < pairs ? stride : pairs, rules};
 }

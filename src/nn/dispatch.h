@@ -21,6 +21,7 @@ typedef struct {
     bool grads_apart; // and have gradients of their own, with `whole` alone (Params.sources)
     bool samples;     // ranks tell each other their first samples
     int unit;         // 0: 1
+    int64_t tokens;   // pairs of a rank that may choose the same expert; 0: all
 } DispatchRules;
 
 typedef struct {
