@@ -90,11 +90,6 @@ static void tell_maxima(Context *c, const Dispatch *d, const ExpertsKept *k, Ten
     comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, k->own_maxima, max);
 }
 
-// Those of a tensor of which each tensor rank that shares the experts has other columns.
-static void join_maxima(Context *c, Tensor max) {
-    if (context_ranks(c, ROLE_EXPERT_TENSOR) > 1) tp_all_reduce(c, max, REDUCE_MAX);
-}
-
 // Starts every round, the first one last: its rows stay.
 static void look_forward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
                          Tensor sorted, const Round *first, const Round *later) {
@@ -107,7 +102,7 @@ static void look_forward(Context *c, const ExpertWeights *w, const Dispatch *d, 
         start_round(c, w, d, k, round, sorted, &at, r);
         expert_factors_note(c, &at, r->core, k->maxima.core);
     }
-    join_maxima(c, k->maxima.core);
+    expert_factors_join(c, &w->fc2, FACTOR_X, k->maxima.core);
 }
 
 // The same of gradients: of the first round that of `inner` stays, and dy.
@@ -124,7 +119,7 @@ static void look_backward(Context *c, const ExpertWeights *w, const Dispatch *d,
         expert_outer_gradient(c, w, &at, dy, r->inner);
         expert_factors_note(c, &at, r->inner, k->maxima.dinner);
     }
-    join_maxima(c, k->maxima.dinner);
+    expert_factors_join(c, &w->fc1, FACTOR_DY, k->maxima.dinner);
 }
 
 // ---- forward and backward ---------------------------------------------------------------------------------
