@@ -3,12 +3,12 @@
 // A token and one of its experts are a pair. A rank has its pairs sorted by expert, those of an expert in the order of
 // their numbers; the experts of a rank follow each other, so what goes to one rank is one stretch of the sorted pairs.
 // They travel in rounds: in each, every rank sends about `slot` pairs, at most `stride`, to every rank, or as many as
-// it has, in one all-to-all of equal slices. So the memory of a round follows from sizes alone: where many tokens choose
-// the same expert, there are more rounds. A rank gets the pairs of a round in the order (expert, source rank, pair), in
-// which each expert's rows are one stretch. Where sources have consecutive tokens, that is the order of the tokens.
-// With `apart` the order is (source rank, expert, pair): then an expert's products are of the tokens of one rank at a
-// time, as that rank would compute them itself. A round ends at a multiple of `unit` rows from the first row of an
-// expert, so that blocks of so many rows are whole on every grid.
+// it has, in one all-to-all of equal slices. So the memory of a round follows from sizes alone: where many tokens
+// choose the same expert, there are more rounds. A rank gets the pairs of a round in the order (expert, source rank,
+// pair), in which each expert's rows are one stretch. Where sources have consecutive tokens, that is the order of the
+// tokens. With `apart` the order is (source rank, expert, pair): then an expert's products are of the tokens of one
+// rank at a time, as that rank would compute them itself. A round ends at a multiple of `unit` rows from the first row
+// of an expert, so that blocks of so many rows are whole on every grid.
 #pragma once
 #include "config/defaults.h"
 #include "nn/stage.h"

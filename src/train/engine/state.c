@@ -297,8 +297,8 @@ bool engine_knows_amax(const Engine *e, ModelSource *source) {
     return tensor < 0 || checkpoint_tensor(model_source_checkpoint(source), tensor).rows == e->amax.rows;
 }
 
-// Reads the history of delayed scaling, or as many of its steps as both have. It is empty where a source has none, or one
-// of other products.
+// Reads the history of delayed scaling, or as many of its steps as both have. It is empty where a source has none, or
+// one of other products.
 static Status read_amax(Engine *e, ModelSource *source) {
     AmaxHistory *amax = &e->amax;
     Checkpoint *checkpoint = model_source_checkpoint(source);
