@@ -3,7 +3,7 @@
 // expert makes of it comes back to its place.
 #include "base/rng.h"
 #include "harness.h"
-#include "nn/dispatch.h"
+#include "nn/expert_stretches.h"
 #include "nn/runtime.h"
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +171,16 @@ static void rows_come_and_go(const char *device, int first, int step) {
 static void on_the_host(void) { rows_come_and_go("reference", 0, 1); }
 static void on_streams(void) { rows_come_and_go("check", 0, harness_short() ? 7 : 3); }
 
+// An expert gets no more rows in a round than there are tokens, nor than the round has: memory follows from that.
+static void expect_most(const Context *c, DispatchRules rules, int64_t most) {
+    Dispatch d = dispatch_of(c, 8, 1000, rules);
+    static _Thread_local DispatchPlan plan;
+    static _Thread_local ExpertRows rows;
+    expert_rows_of_round(&rows, &d, &plan, 0);
+    EXPECT(rows.most == most, "%lld rows of an expert in a round, not %lld", (long long)rows.most,
+           (long long)most);
+}
+
 // As many pairs as there can be for one rank need more rounds than a balanced load, and no more memory.
 static Status rounds_on_rank(Comm *world, void *arg) {
     (void)arg;
@@ -182,6 +192,11 @@ static Status rounds_on_rank(Comm *world, void *arg) {
     EXPECT(d.slot == 313 && dispatch_rows(&d) == 1252, "slots of %lld", (long long)d.slot);
     EXPECT(dispatch_of(&c, 8, 100, (DispatchRules){.slot = 400}).slot == 100,
            "a slot of more pairs than there are");
+    expect_most(&c, (DispatchRules){0}, 1252);
+    expect_most(&c, (DispatchRules){.tokens = 250}, 1000);
+    expect_most(&c, (DispatchRules){.apart = true}, 313);
+    expect_most(&c, (DispatchRules){.tokens = 250, .apart = true}, 250);
+    expect_most(&c, (DispatchRules){.tokens = 250, .apart = true, .slot = 100}, 100);
     groups_close(&c.groups);
     return OK;
 }

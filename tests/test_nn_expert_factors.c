@@ -1,7 +1,7 @@
-// The products of experts in 8 and 4 bits, of every recipe, on one tensor rank and on two that share each expert, against
-// an exact emulation: each matrix of an expert, and each rank's rows for it, are quantised by themselves as the recipe is
-// defined, with the formats of base/, and products are added in fp64. Experts have any number of rows, also none, which
-// come from two ranks.
+// The products of experts in 8 and 4 bits, of every recipe, on one tensor rank and on two that share each expert,
+// against an exact emulation: each matrix of an expert, and each rank's rows for it, are quantised by themselves as the
+// recipe is defined, with the formats of base/, and products are added in fp64. Experts have any number of rows, also
+// none, which come from two ranks.
 #include "harness.h"
 #include "nn/amax.h"
 #include "nn/expert_factors.h"

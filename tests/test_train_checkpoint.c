@@ -8,6 +8,7 @@
 // in all settings and on all grids. The short form has four settings, which hold every pair of choices, and a
 // grid or two for each, met on an eighth.
 #include "harness.h"
+#include "nn/amax.h"
 #include "runs.h"
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,8 @@ typedef struct {
     const char *save; // a folder, or NULL
     int64_t iteration;
     int64_t loaded_steps; // AdamW's
+    bool same_products;   // the history of delayed scaling that it loads is of those that it makes
+    void (*opened)(Engine *engine, void *self); // in the place of `load`
     Text records[MAX_RANKS];
 } Files;
 
@@ -159,7 +162,7 @@ static bool run(const Setting *setting, Files *files, int steps, int64_t consume
                     .consumed = consumed,
                     .lr = 1e-2,
                     .transport = "threads",
-                    .opened = load,
+                    .opened = files->opened ? files->opened : load,
                     .finished = save,
                     .self = files};
     plan.spec.split.counts = setting->counts;
@@ -274,6 +277,51 @@ static void every_pair(void) {
         }
 }
 
+// ---- histories of other products ----------------------------------------------------------------
+
+// What a rank finds in the history of delayed scaling once it has read.
+static void load_scales(Engine *engine, void *self) {
+    const AmaxHistory *amax = engine_context(engine)->amax;
+    Files *files = self;
+    ModelSource *source = NULL;
+    load(engine, self);
+    EXPECT_OK(model_source_open(&source, files->load, -1));
+    if (!source) return;
+    bool known = engine_knows_amax(engine, source), any = false;
+    for (int i = 0; i < amax->rows; i++) any |= amax->largest[i] > 0;
+    EXPECT(known == files->same_products, "the history is%s of the same products", known ? "" : " not");
+    EXPECT(any == known, "%d rows of largest magnitudes, %s", amax->rows, any ? "read" : "empty");
+    model_source_close(source);
+}
+
+// Where experts were in bf16 before, the history has fewer rows: the run goes on and its scales begin at 1. This is so
+// whether a run takes experts up or drops them.
+static void other_products_empty_the_history(void) {
+    for (int way = 0; way < 4; way++) {
+        Setting setting = {.name = "delayed", .counts = {LAYERS}};
+        char folder[512], step[600];
+        RunResult result;
+        setting.spec = run_spec((Grid)GRID(1, 2, 1), "1f1b", 1, LAYERS, 8);
+        run_make_model(&setting.spec, RUN_EXPERTS);
+        ModelMode *mode = &setting.spec.mode;
+        mode->dtype = BF16, mode->float8 = FLOAT8_HYBRID, mode->recipe = RECIPE_DELAYED;
+        mode->delayed = (DelayedScaling){.history = 2};
+        mode->wide_experts = way & 1;
+        path_of(folder, "delayed", 0, way);
+        step_of(step, folder, 1);
+        Files saving = {.save = folder, .iteration = 1};
+        bool saved = run(&setting, &saving, 1, 0, &result);
+        free_files(&saving);
+        if (!saved) return;
+        mode->wide_experts = way & 2;
+        Files loading = {.load = step, .same_products = (way & 1) == (way >> 1), .opened = load_scales};
+        if (!run(&setting, &loading, 1, 8, &result)) return;
+    }
+}
+
 int main(int argc, char **argv) {
-    return harness_run((const Test[]){{"every pair of grids", every_pair}, {0}}, argc, argv);
+    return harness_run((const Test[]){{"every pair of grids", every_pair},
+                                      {"other products empty the history", other_products_empty_the_history},
+                                      {0}},
+                       argc, argv);
 }

@@ -42,7 +42,8 @@ typedef enum {
 } StateTensor;
 void state_tensor_name(StateTensor which, const char *param, char name[160]);
 // With delayed scaling of 8 bits there is one more tensor beside the moments: a row for each factor of each linear
-// layer, the largest magnitude that its scale is made of, then those of the last steps, the newest first (nn/amax.h).
+// layer, and of each expert's, the largest magnitude that its scale is made of, then those of the last steps, the
+// newest first (nn/amax.h).
 #define STATE_AMAX_NAME "fp8.amax_history"
 
 // The progress of a run; all other state follows from it. Each row is a field of the manifest with its type,

@@ -74,8 +74,8 @@ typedef struct {
 void sort_pairs(Device *device, Stream *stream, SortPairs args);
 
 // Makes sure that the workspace of the stream holds a product like this one of any number of tokens, from 1 up to those
-// of `most`: they are the rows of d, or `summed`. For devices that count, where memory is measured: how many rows an
-// expert has is not known before.
+// of `most`. Tokens are the rows of d; with `summed` the product sums over them. For devices that count, where memory
+// is measured: how many rows an expert has is not known before.
 void matmul_reserve(Device *device, Stream *stream, Matmul most, bool summed);
 
 // y row i = x row order[i] / divisor, or zeros where order[i] is below 0.   x [T, H], order I32 [1, R], y [R, H]

@@ -34,6 +34,13 @@ Status amax_open(AmaxHistory *a, const ModelMode *mode, const Params *params, Ar
                 a->rows, a->rule.history);
 }
 
+void amax_forget(AmaxHistory *a) {
+    size_t rows = (size_t)a->rows;
+    memset(a->history, 0, rows * (size_t)a->rule.history * sizeof *a->history);
+    memset(a->largest, 0, rows * sizeof *a->largest);
+    a->uploaded = false;
+}
+
 void amax_close(AmaxHistory *a) {
     free(a->history);
     free(a->largest);

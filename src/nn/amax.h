@@ -27,7 +27,8 @@ int64_t amax_rows(const ModelShape *shape);
 // Takes 8 bytes a row from `arena`, once the linear layers are declared; all magnitudes are 0, of which scales of 1 are
 // made. For a mode without delayed scaling it does nothing.   ERR_OS without host memory.
 Status amax_open(AmaxHistory *amax, const ModelMode *mode, const Params *params, Arena *arena);
-void amax_close(AmaxHistory *amax); // takes what was only zeroed
+void amax_close(AmaxHistory *amax);  // takes what was only zeroed
+void amax_forget(AmaxHistory *amax); // all magnitudes are 0 again, also those that are uploaded next
 // Begins a step, or an evaluation, whose magnitudes nobody keeps.
 void amax_begin(AmaxHistory *amax, Device *device, Stream *stream);
 // Ends a step that changes something: its magnitudes become the newest.   Collective over `world`.

@@ -12,6 +12,7 @@ Dispatch dispatch_of(const Context *c, int experts, int64_t pairs, DispatchRules
     if (!slot) slot = enough;
     if (rules.whole || slot > pairs) slot = pairs;
     if (!rules.unit) rules.unit = 1;
+    if (!rules.tokens) rules.tokens = pairs;
     int64_t stride = slot + rules.unit - 1;
     return (Dispatch){experts, experts / ranks, ranks, slot, stride < pairs ? stride : pairs, rules};
 }
@@ -32,6 +33,10 @@ typedef struct {
 // round * slot, or the last whole unit of the expert before it.
 static int64_t begin_of(const Dispatch *d, const int32_t *counts, int round) {
     int64_t at = round * d->slot, begin = 0;
+    if (d->rules.unit == 1) {
+        int64_t all = sum_of(counts, d->here);
+        return at < all ? at : all;
+    }
     for (int e = 0; e < d->here; begin += counts[e++])
         if (at < begin + counts[e]) return at - (at - begin) % d->rules.unit;
     return begin;

@@ -2,13 +2,13 @@
 //
 // A token and one of its experts are a pair. A rank has its pairs sorted by expert, those of an expert in the order of
 // their numbers; the experts of a rank follow each other, so what goes to one rank is one stretch of the sorted pairs.
-// They travel in rounds: in each, every rank sends `slot` pairs to every rank, or as many as it has, in one all-to-all
-// of equal slices. So the memory of a round follows from sizes alone: where many tokens choose the same expert, there
-// are more rounds. A rank gets the pairs of a round in the order (expert, source rank, pair), in which each expert's
-// rows are one stretch. Where sources have consecutive tokens, that is the order of the tokens. With `apart` the order
-// is (source rank, expert, pair): then an expert's products are of the tokens of one rank at a time, as that rank would
-// compute them itself. A round ends at a multiple of `unit` rows from the first row of an expert, so that blocks of so
-// many rows are whole on every grid.
+// They travel in rounds: in each, every rank sends about `slot` pairs, at most `stride`, to every rank, or as many as
+// it has, in one all-to-all of equal slices. So the memory of a round follows from sizes alone: where many tokens
+// choose the same expert, there are more rounds. A rank gets the pairs of a round in the order (expert, source rank,
+// pair), in which each expert's rows are one stretch. Where sources have consecutive tokens, that is the order of the
+// tokens. With `apart` the order is (source rank, expert, pair): then an expert's products are of the tokens of one
+// rank at a time, as that rank would compute them itself. A round ends at a multiple of `unit` rows from the first row
+// of an expert, so that blocks of so many rows are whole on every grid.
 #pragma once
 #include "config/defaults.h"
 #include "nn/stage.h"
@@ -17,16 +17,17 @@
 typedef struct {
     int64_t slot;     // 0: enough for one round where the largest stretch is a quarter longer than the mean
     bool whole;       // all pairs travel in one round
-    bool apart;       // the rows of each source are
-    bool grads_apart; // and have gradients of their own, with `whole` alone (Params.sources)
+    bool apart;       // the rows of each source are kept apart
+    bool grads_apart; // the gradients of each source are, too (Params.sources); needs `whole`
     bool samples;     // ranks tell each other their first samples
     int unit;         // 0: 1
+    int64_t tokens;   // pairs of a rank that may choose the same expert; 0: all
 } DispatchRules;
 
 typedef struct {
     int experts, here; // of a layer; of them this rank's
     int ranks;         // with other experts
-    int64_t slot;      // pairs from a rank to a rank in a round
+    int64_t slot;      // pairs from a rank to a rank in a round, before rounds are moved to whole units
     int64_t stride;    // rows that a slot has room for: the rest of a unit may go with the next round
     DispatchRules rules;
 } Dispatch;

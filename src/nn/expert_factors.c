@@ -9,7 +9,8 @@ DispatchRules expert_factors_rules(const FewBits *bits, DispatchRules rules) {
     const Quant *sums_rows = &recipe->factors[PRODUCT_WEIGHT][FACTOR_DY];
     if (!bits->format || recipe->delayed) return rules;
     rules.apart = true;
-    if (sums_rows->hadamard) rules.whole = true; // the largest magnitudes are those of another tensor
+    // The largest magnitude is that of the transformed rows, which nobody has before all of them have come.
+    if (sums_rows->hadamard) rules.whole = true;
     rules.samples = sums_rows->random;
     rules.unit = sums_rows->along;
     return rules;
@@ -25,6 +26,11 @@ void expert_factors_note(Context *c, const ExpertRows *rows, Tensor x, Tensor ma
         if (rows->stretches[i].count)
             abs_max(c->device, c->stream,
                     (AbsMax){.x = expert_stretch(x, &rows->stretches[i]), .max = tensor_part(max, i, 1)});
+}
+
+void expert_factors_join(Context *c, const ExpertLinear *l, LinearFactor which, Tensor max) {
+    if (context_ranks(c, ROLE_EXPERT_TENSOR) > 1 && factor_is_cut(l->weight, which))
+        tp_all_reduce(c, max, REDUCE_MAX);
 }
 
 // ---- factors ----------------------------------------------------------------------------------------------
@@ -69,8 +75,7 @@ static Tensor largest(Context *c, const ExpertProducts *p, LinearFactor which, T
                 (AbsMax){.x = factor_prepare(c, &s, &memory), .max = tensor_part(max, i, 1)});
         arena_release(c->scratch, mark);
     }
-    if (context_ranks(c, ROLE_EXPERT_TENSOR) > 1 && factor_is_cut(p->linear->weight, which))
-        tp_all_reduce(c, max, REDUCE_MAX);
+    expert_factors_join(c, p->linear, which, max);
     return max;
 }
 
@@ -96,8 +101,8 @@ static FewBitsFactor take_rows(Context *c, const ExpertProducts *p, LinearFactor
     return factor_take(c, &s).factor;
 }
 
-// How many rows a stretch has is not known before. Most memory takes the largest number, or the one before it, which is
-// copied where the largest is not.
+// How many rows a stretch has is not known before. The most memory is needed for the largest number of rows, or for one
+// row less: that number may not be a multiple of 16 where the largest is, and is then copied.
 static int64_t most_rows(const ExpertProducts *p, int times) {
     int64_t most = p->rows->most - times;
     return most > 0 ? most : 1;

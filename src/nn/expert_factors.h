@@ -22,6 +22,9 @@ DispatchRules expert_factors_rules(const FewBits *few_bits, DispatchRules rules)
 bool expert_factors_look(const FewBits *few_bits, const Dispatch *dispatch);
 // Makes `max` F32 [1, stretches] those of x, too.
 void expert_factors_note(Context *context, const ExpertRows *rows, Tensor x, Tensor max);
+// Takes the largest over the tensor ranks that share the experts, where each has another part of the factor's tensors.
+//   Collective over the ranks of ROLE_EXPERT_TENSOR.
+void expert_factors_join(Context *context, const ExpertLinear *linear, LinearFactor which, Tensor max);
 
 // PRODUCT_FORWARD: y = x W^T + b, or without `bias` less; PRODUCT_INPUT: y = x W, x being the gradient of the output.
 // `max` are the largest magnitudes of x; absent: they are those of the rows at hand.

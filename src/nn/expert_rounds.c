@@ -84,15 +84,10 @@ static void rows_of_round(ExpertRows *at, const Dispatch *d, const ExpertsKept *
 // stretches.
 static void tell_maxima(Context *c, const Dispatch *d, const ExpertsKept *k, Tensor sorted, Tensor max) {
     ExpertRows own;
-    expert_rows_of(&own, &k->plan, d->experts, sorted.rows);
+    expert_rows_of(&own, d, &k->plan);
     device_zero(c->device, c->stream, k->own_maxima);
     expert_factors_note(c, &own, sorted, k->own_maxima);
     comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, k->own_maxima, max);
-}
-
-// Those of a tensor of which each tensor rank that shares the experts has other columns.
-static void join_maxima(Context *c, Tensor max) {
-    if (context_ranks(c, ROLE_EXPERT_TENSOR) > 1) tp_all_reduce(c, max, REDUCE_MAX);
 }
 
 // Starts every round, the first one last: its rows stay.
@@ -107,7 +102,7 @@ static void look_forward(Context *c, const ExpertWeights *w, const Dispatch *d, 
         start_round(c, w, d, k, round, sorted, &at, r);
         expert_factors_note(c, &at, r->core, k->maxima.core);
     }
-    join_maxima(c, k->maxima.core);
+    expert_factors_join(c, &w->fc2, FACTOR_X, k->maxima.core);
 }
 
 // The same of gradients: of the first round that of `inner` stays, and dy.
@@ -124,7 +119,7 @@ static void look_backward(Context *c, const ExpertWeights *w, const Dispatch *d,
         expert_outer_gradient(c, w, &at, dy, r->inner);
         expert_factors_note(c, &at, r->inner, k->maxima.dinner);
     }
-    join_maxima(c, k->maxima.dinner);
+    expert_factors_join(c, &w->fc1, FACTOR_DY, k->maxima.dinner);
 }
 
 // ---- forward and backward ---------------------------------------------------------------------------------
@@ -133,7 +128,7 @@ void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, cons
                      Tensor sorted) {
     ExpertRows at;
     if (all_here(d)) {
-        expert_rows_of(&at, &k->plan, w->experts, k->out.rows);
+        expert_rows_of(&at, d, &k->plan);
         expert_inner_forward(c, w, &at, sorted, k->inner, k->core);
         expert_outer_forward(c, w, &at, k->core, k->out);
         return;
@@ -153,10 +148,10 @@ void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, cons
     arena_release(c->scratch, mark);
 }
 
-static void backward_here(Context *c, const ExpertWeights *w, const ExpertsKept *k, Halves halves,
-                          Tensor sorted, Tensor drows) {
+static void backward_here(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
+                          Halves halves, Tensor sorted, Tensor drows) {
     ExpertRows at;
-    expert_rows_of(&at, &k->plan, w->experts, k->out.rows);
+    expert_rows_of(&at, d, &k->plan);
     if (halves & INPUT_HALF) {
         expert_outer_gradient(c, w, &at, k->out, k->inner);
         expert_inner_gradient(c, w, &at, k->inner, drows);
@@ -182,7 +177,7 @@ static void make_weight_gradient(void *self) {
 void experts_backward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
                       Halves halves, Tensor sorted, Tensor drows) {
     if (all_here(d)) {
-        backward_here(c, w, k, halves, sorted, drows);
+        backward_here(c, w, d, k, halves, sorted, drows);
         return;
     }
     ExpertRows at;

@@ -28,14 +28,14 @@ typedef struct {
 // (Params.sources).
 typedef struct {
     int count, sources;
-    int64_t most; // rows of a stretch
+    int64_t most; // rows that a stretch may have
     ExpertMaxima maxima;
     DispatchStretch stretches[MAX_EXPERTS];
 } ExpertRows;
 
-// The rows of one rank that has all experts, `pairs` at most: plan->mine[e] rows of expert e, one expert's after the
+// The rows of one rank's tokens for all experts of the layer: plan->mine[e] rows of expert e, one expert's after the
 // other's.
-void expert_rows_of(ExpertRows *rows, const DispatchPlan *plan, int experts, int64_t pairs);
+void expert_rows_of(ExpertRows *rows, const Dispatch *dispatch, const DispatchPlan *plan);
 // Those of a round.
 void expert_rows_of_round(ExpertRows *rows, const Dispatch *dispatch, const DispatchPlan *plan, int round);
 

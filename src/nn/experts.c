@@ -131,11 +131,12 @@ static int64_t all_rows(const Context *c, int64_t rows) {
 
 // ---- rows by expert -----------------------------------------------------------------------------------------
 
-// Of so many pairs of this rank.
+// Of so many pairs of this rank. A token chooses different experts.
 static Dispatch dispatch_for(const Context *c, const Experts *m, int64_t pairs) {
     bool apart = c->mode.experts_apart;
     DispatchRules rules = {
         .slot = c->mode.dispatch_slot, .whole = apart, .apart = apart, .grads_apart = apart};
+    rules.tokens = pairs / m->router.rules.topk;
     return dispatch_of(c, m->experts, pairs, expert_factors_rules(&m->weights.fc1.few_bits, rules));
 }
 

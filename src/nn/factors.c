@@ -24,7 +24,7 @@ static const Quant *quant_of(const FactorSource *s) {
 
 static bool is_delayed(const FactorSource *s) { return recipe_rows[s->few_bits->recipe].delayed; }
 
-static bool is_in_8_bits(const FactorSource *s) { return !quant_of(s)->along; }
+static bool has_tensor_scale(const FactorSource *s) { return !quant_of(s)->along; }
 
 // The sum of the product runs down the columns of the tensor.
 static bool is_down(const FactorSource *s) {
@@ -33,7 +33,7 @@ static bool is_down(const FactorSource *s) {
 
 // The factor holds the tensor transposed.
 static bool is_turned(const FactorSource *s) {
-    return is_down(s) && (is_in_8_bits(s) || quant_of(s)->hadamard);
+    return is_down(s) && (has_tensor_scale(s) || quant_of(s)->hadamard);
 }
 
 // A column-parallel layer cuts its output, a row-parallel one its input.
@@ -58,7 +58,7 @@ RandomRounding factor_random(const Context *c, const FewBits *bits, LinearProduc
 
 static int64_t rows_with_zeros(const FactorSource *s) {
     if (!s->any_rows) return s->x.rows;
-    int64_t unit = is_in_8_bits(s) ? ROWS_OF_UNITS : quant_of(s)->hadamard ? HADAMARD_SIZE : 1;
+    int64_t unit = has_tensor_scale(s) ? ROWS_OF_UNITS : quant_of(s)->hadamard ? HADAMARD_SIZE : 1;
     return (s->x.rows + unit - 1) / unit * unit;
 }
 
@@ -66,13 +66,13 @@ FactorMemory factor_take(Context *c, const FactorSource *s) {
     DType type = BF16;
     int64_t rows = rows_with_zeros(s), cols = s->x.cols;
     FactorMemory m = {.factor.rows = is_turned(s) || !is_down(s)};
-    if (is_in_8_bits(s)) type = recipe_codes(s->few_bits->format, s->which) == CODES_E5M2 ? E5M2 : E4M3;
+    if (has_tensor_scale(s)) type = recipe_codes(s->few_bits->format, s->which) == CODES_E5M2 ? E5M2 : E4M3;
     if (rows != s->x.rows) m.padded = tensor_take(c->scratch, "factor and zeros", rows, cols, s->x.dtype);
     if (quant_of(s)->hadamard)
         m.turned = tensor_take(c->scratch, "transformed factor", cols, rows, s->x.dtype);
     m.factor.q = is_turned(s) ? tensor_take(c->scratch, "transposed factor of few bits", cols, rows, type)
                               : tensor_take(c->scratch, "factor of few bits", rows, cols, type);
-    if (is_in_8_bits(s) || quant_of(s)->scales == BLOCK_E4M3)
+    if (has_tensor_scale(s) || quant_of(s)->scales == BLOCK_E4M3)
         m.factor.scale = tensor_take(c->scratch, "scale", 1, 1, F32);
     return m;
 }
@@ -93,7 +93,7 @@ Tensor factor_prepare(Context *c, const FactorSource *s, const FactorMemory *m) 
 FewBitsFactor factor_make(Context *c, const FactorSource *s, const FactorMemory *m, Tensor prepared,
                           Tensor max) {
     const Quant *quant = quant_of(s);
-    if (is_in_8_bits(s)) {
+    if (has_tensor_scale(s)) {
         quantize(c->device, c->stream,
                  (Quantize){.x = prepared,
                             .max = max,
@@ -117,7 +117,7 @@ FewBitsFactor factor_make(Context *c, const FactorSource *s, const FactorMemory 
 }
 
 bool factor_needs_largest(const FactorSource *s) {
-    return is_in_8_bits(s) ? !is_delayed(s) : quant_of(s)->scales == BLOCK_E4M3;
+    return has_tensor_scale(s) ? !is_delayed(s) : quant_of(s)->scales == BLOCK_E4M3;
 }
 
 Tensor factor_earlier_largest(Context *c, const FactorSource *s, int row) {

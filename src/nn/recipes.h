@@ -1,5 +1,5 @@
 // Recipes of scales for products of few bits: what each factor of the three products of a linear layer becomes. A
-// recipe is a row of a table; the code that makes factors (nn/float8.c) reads it.
+// recipe is a row of a table; the code that makes factors (nn/factors.c) reads it.
 #pragma once
 #include "base/blocks.h"
 #include "nn/shape.h"

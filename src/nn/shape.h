@@ -161,8 +161,8 @@ typedef struct {
     // mean; and whether the rows of each rank's tokens stay apart, with gradients of their own (Params.sources).
     int64_t dispatch_slot;
     bool experts_apart;
-    bool
-        wide_experts; // their products, shared experts' too, stay in the element type beside others of few bits
+    // The products of experts and of shared experts stay in the element type, although other products take few bits.
+    bool wide_experts;
     RouterTraining router; // it changes gradients
 } ModelMode;
 

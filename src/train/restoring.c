@@ -222,12 +222,25 @@ static Status read_candidate(Engine *engine, const Options *o, Comm *world, Cand
     return read_one(engine, o, memory->folder, one.step, world, source);
 }
 
-static void report_loaded(const Options *o, const ModelSource *source, bool from_memory,
+// Programs before this one left the products of experts in bf16.
+static void warn_of_scales(const Engine *engine, const Options *o, ModelSource *source, Reporter *reporter) {
+    Text why = {0};
+    if (o->finetune || !o->load_optim || engine_knows_amax(engine, source)) return;
+    text_add(&why,
+             "the history of --fp8-recipe delayed in %s is of other products than this run has in few bits: "
+             "scales are 1 in the next step, and the history begins again",
+             model_source_path(source));
+    reporter_not_loaded(reporter, text_string(&why));
+    text_free(&why);
+}
+
+static void report_loaded(const Engine *engine, const Options *o, ModelSource *source, bool from_memory,
                           const RunState *state, Reporter *reporter) {
     Text from = {0};
     if (!reporter) return;
     text_add(&from, "%s%s", from_memory ? "the memory in " : "", model_source_path(source));
     reporter_loaded(reporter, text_string(&from), state);
+    warn_of_scales(engine, o, source, reporter);
     text_free(&from);
     const char *saved = model_source_info(source)->config;
     if (saved && state->iteration) report_changes(o, saved, reporter);
@@ -278,7 +291,7 @@ static Status read_newest(Engine *engine, const Options *o, Comm *world, Reporte
         if (status == OK) restored->step = one.step;
         if (status == OK) status = take_belongings(o, world, source, restored);
         if (status == OK) status = comm_agree(world, take_base(engine, source, restored));
-        if (status == OK) report_loaded(o, source, restored->from_memory, &restored->state, reporter);
+        if (status == OK) report_loaded(engine, o, source, restored->from_memory, &restored->state, reporter);
         if (status == OK) warn_of_later(o, one.step, reporter);
         model_source_close(source);
         if (!goes_on(status, one)) break;

@@ -183,6 +183,9 @@ void engine_state_free(EngineState *state);
 // the number of steps that it has done. With `ema` averages go on where the source has any, else they begin at the
 // weights. Adapters get their initial values where the source has none. May fail on this rank alone.
 Status engine_read(Engine *engine, ModelSource *source, bool moments, bool ema, int64_t optimizer_steps);
+// Returns whether the history of delayed scaling in a source, if both have one, is of the products that this run makes
+// in few bits. If not, engine_read empties that of the run: its scales are 1 again.
+bool engine_knows_amax(const Engine *engine, ModelSource *source);
 int64_t engine_optimizer_steps(const Engine *engine);
 
 const EngineMemory *engine_memory(const Engine *engine); // predicted and allocated

@@ -285,22 +285,34 @@ static Status read_moments(void *self, const OwnedPart *part) {
     return part->v.data ? read_moment(r, part, STATE_EXP_AVG_SQ, part->v) : OK;
 }
 
-// Reads the history of delayed scaling, or as many of its steps as both have. A source without one leaves it empty.
+// Returns the tensor of the history of delayed scaling in a source, where this run has one, or -1.
+static int find_amax(const Engine *e, ModelSource *source) {
+    Checkpoint *checkpoint = model_source_checkpoint(source);
+    return e->amax.rows && checkpoint ? checkpoint_find(checkpoint, STATE_AMAX_NAME) : -1;
+}
+
+bool engine_knows_amax(const Engine *e, ModelSource *source) {
+    int tensor = find_amax(e, source);
+    return tensor < 0 || checkpoint_tensor(model_source_checkpoint(source), tensor).rows == e->amax.rows;
+}
+
+// Reads the history of delayed scaling, or as many of its steps as both have. It is empty where a source has none, or
+// one of other products.
 static Status read_amax(Engine *e, ModelSource *source) {
     AmaxHistory *amax = &e->amax;
     Checkpoint *checkpoint = model_source_checkpoint(source);
-    int tensor = amax->rows ? checkpoint_find(checkpoint, STATE_AMAX_NAME) : -1;
-    if (tensor < 0) return OK;
+    int tensor = find_amax(e, source);
+    if (!amax->rows) return OK;
+    amax_forget(amax);
+    if (tensor < 0 || !engine_knows_amax(e, source)) return OK;
     CheckpointTensor found = checkpoint_tensor(checkpoint, tensor);
     int64_t steps = amax->rule.history, both = found.cols - 1 < steps ? found.cols - 1 : steps;
-    if (found.rows != amax->rows || both < 1)
-        return fail(ERR_DATA, "%s: %s is [%lld, %lld]; this model has %d rows", checkpoint_folder(checkpoint),
-                    STATE_AMAX_NAME, (long long)found.rows, (long long)found.cols, amax->rows);
+    if (both < 1)
+        return fail(ERR_DATA, "%s: %s is [%lld, %lld], without any step", checkpoint_folder(checkpoint),
+                    STATE_AMAX_NAME, (long long)found.rows, (long long)found.cols);
     Rect all = {0, 1, amax->rows, both}, first = {0, 0, amax->rows, 1};
     TRY(checkpoint_read(checkpoint, tensor, first, amax->largest, 1));
-    TRY(checkpoint_read(checkpoint, tensor, all, amax->history, steps));
-    amax->uploaded = false;
-    return OK;
+    return checkpoint_read(checkpoint, tensor, all, amax->history, steps);
 }
 
 // Adapters begin with their initial values beside a model that has none.
