@@ -412,49 +412,6 @@ static void expect_heard(Fixture *b, const char *kind) {
 // What a listener hears of each operation adds up to the counts.
 static void listeners_hear_what_is_counted(void) { on_every_kind(expect_heard); }
 
-// ---- products at once -------------------------------------------------------------------------------------
-
-enum { ROWS = 37, INNER = 29, COLS = 41 };
-
-typedef struct {
-    float a[ROWS * INNER], b[INNER * COLS], alone[ROWS * COLS], together[ROWS * COLS];
-} Factors;
-
-static Matmul product_of(Factors *f, float *d) {
-    return (Matmul){.a = {f->a, ROWS, INNER, F32}, .b = {f->b, INNER, COLS, F32}, .d = {d, ROWS, COLS, F32}};
-}
-
-// Products at once have the bits that each has alone, and each is counted, on a device of two threads, too.
-static void expect_together(Device *device, int count) {
-    static Factors factors[MATMULS_AT_ONCE];
-    Stream *stream = device_stream(device);
-    Matmul calls[MATMULS_AT_ONCE];
-    for (int i = 0; i < count; i++) {
-        for (int k = 0; k < ROWS * INNER; k++) factors[i].a[k] = (float)((k * 7 + i) % 23) / 3 - 4;
-        for (int k = 0; k < INNER * COLS; k++) factors[i].b[k] = (float)((k * 5 + i) % 19) / 7 - 1;
-        matmul(device, stream, product_of(&factors[i], factors[i].alone));
-        calls[i] = product_of(&factors[i], factors[i].together);
-    }
-    device_counts_reset(device);
-    matmul_each(device, stream, calls, count);
-    device_sync(device, stream);
-    EXPECT(device_counts(device)[OP_MATMUL].calls == count, "%g of %d products are counted",
-           (double)device_counts(device)[OP_MATMUL].calls, count);
-    for (int i = 0; i < count; i++)
-        EXPECT(!memcmp(factors[i].alone, factors[i].together, sizeof factors[i].alone), "product %d of %d", i,
-               count);
-    memset(factors, 0, sizeof factors);
-}
-
-static void products_at_once(void) {
-    for (int threads = 1; threads <= 2; threads++) {
-        Device *device;
-        EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads}));
-        for (int count = 1; count <= MATMULS_AT_ONCE; count *= 4) expect_together(device, count);
-        device_close(device);
-    }
-}
-
 // ---- views ------------------------------------------------------------------------------------------------
 
 static void parts_of_tensors(void) {
@@ -509,7 +466,6 @@ int main(int argc, char **argv) {
                                       {"null_stands_for_another", null_stands_for_another},
                                       {"hook_is_called", hook_is_called},
                                       {"listeners_hear_what_is_counted", listeners_hear_what_is_counted},
-                                      {"products_at_once", products_at_once},
                                       {"parts_of_tensors", parts_of_tensors},
                                       {0}},
                        argc, argv);

@@ -304,6 +304,54 @@ static void rounding_law(void) {
     EXPECT(!bad, "%lld are off", (long long)bad);
 }
 
+// ---- products at once, through the front -------------------------------------------------------------------
+
+enum { FRONT_ROWS = 37, FRONT_INNER = 29, FRONT_COLS = 41 };
+
+typedef struct {
+    float a[FRONT_ROWS * FRONT_INNER], b[FRONT_INNER * FRONT_COLS], alone[FRONT_ROWS * FRONT_COLS],
+        together[FRONT_ROWS * FRONT_COLS];
+} Factors;
+
+static Matmul product_of(Factors *f, float *d) {
+    return (Matmul){.a = {f->a, FRONT_ROWS, FRONT_INNER, F32},
+                    .b = {f->b, FRONT_INNER, FRONT_COLS, F32},
+                    .d = {d, FRONT_ROWS, FRONT_COLS, F32}};
+}
+
+// Products at once have the bits that each has alone, and each is counted, on a device of two threads, too.
+static void expect_together(Device *device, int count) {
+    static Factors factors[MATMULS_AT_ONCE];
+    Stream *stream = device_stream(device);
+    Matmul calls[MATMULS_AT_ONCE];
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < FRONT_ROWS * FRONT_INNER; k++)
+            factors[i].a[k] = (float)((k * 7 + i) % 23) / 3 - 4;
+        for (int k = 0; k < FRONT_INNER * FRONT_COLS; k++)
+            factors[i].b[k] = (float)((k * 5 + i) % 19) / 7 - 1;
+        matmul(device, stream, product_of(&factors[i], factors[i].alone));
+        calls[i] = product_of(&factors[i], factors[i].together);
+    }
+    device_counts_reset(device);
+    matmul_each(device, stream, calls, count);
+    device_sync(device, stream);
+    EXPECT(device_counts(device)[OP_MATMUL].calls == count, "%g of %d products are counted",
+           (double)device_counts(device)[OP_MATMUL].calls, count);
+    for (int i = 0; i < count; i++)
+        EXPECT(!memcmp(factors[i].alone, factors[i].together, sizeof factors[i].alone), "product %d of %d", i,
+               count);
+    memset(factors, 0, sizeof factors);
+}
+
+static void front_law(void) {
+    for (int threads = 1; threads <= 2; threads++) {
+        Device *device;
+        EXPECT_OK(device_open(&device, (DeviceOptions){.kind = "cpu", .threads = threads}));
+        for (int count = 1; count <= MATMULS_AT_ONCE; count *= 4) expect_together(device, count);
+        device_close(device);
+    }
+}
+
 // Whether TRIREME_MAX_CPU_ISA leaves the kernels that are taken without it: then this run would show nothing new.
 static bool limit_changes_nothing(void) {
     return getenv("TRIREME_MAX_CPU_ISA") && cpu_best() == cpu_best_up_to(NULL);
@@ -318,6 +366,7 @@ int main(int argc, char **argv) {
                                       {"amx cut", amx_cut_law},
                                       {"rounding", rounding_law},
                                       {"copies", copies_law},
+                                      {"front", front_law},
                                       {0}},
                        argc, argv);
 }
