@@ -313,7 +313,7 @@ typedef struct {
         together[FRONT_ROWS * FRONT_COLS];
 } Factors;
 
-static Matmul product_of(Factors *f, float *d) {
+static Matmul front_product(Factors *f, float *d) {
     return (Matmul){.a = {f->a, FRONT_ROWS, FRONT_INNER, F32},
                     .b = {f->b, FRONT_INNER, FRONT_COLS, F32},
                     .d = {d, FRONT_ROWS, FRONT_COLS, F32}};
@@ -329,8 +329,8 @@ static void expect_together(Device *device, int count) {
             factors[i].a[k] = (float)((k * 7 + i) % 23) / 3 - 4;
         for (int k = 0; k < FRONT_INNER * FRONT_COLS; k++)
             factors[i].b[k] = (float)((k * 5 + i) % 19) / 7 - 1;
-        matmul(device, stream, product_of(&factors[i], factors[i].alone));
-        calls[i] = product_of(&factors[i], factors[i].together);
+        matmul(device, stream, front_product(&factors[i], factors[i].alone));
+        calls[i] = front_product(&factors[i], factors[i].together);
     }
     device_counts_reset(device);
     matmul_each(device, stream, calls, count);
