@@ -482,7 +482,7 @@ refuse 78 "knows trireme's own Muon alone" "${question[@]}" --optimizer muon
 # Programs without the option, and what Megatron-LM asserts of it.
 refuse 78 "--optimizer-cpu-offload with --stack megatron-lm-2021: this program keeps all optimizer state on its devices" \
     "${question[@]}" --stack megatron-lm-2021 --optimizer-cpu-offload
-refuse 78 "or use --stack megatron-bridge, megatron-bridge-experts, megatron-core-h100, nemo-h100, nemo-h100-fp8, trireme-cpu, trireme-cuda, " \
+refuse 78 "or use --stack megatron-bridge-experts, megatron-bridge, megatron-core-h100, nemo-h100-fp8, nemo-h100, trireme-cpu, trireme-cuda, " \
     "${question[@]}" --stack deepspeed-zero3-2021 --optimizer-cpu-offload
 if check "a plan says what each host keeps, and what Megatron-LM asks for it"; then
     there=(--model gpt3-1.3b --machine dgx-h100 --gbs 64 --pp 1 --mbs 1 --stack megatron-core-h100 --optimizer-cpu-offload)
