@@ -348,12 +348,14 @@ static Status config_given(PlanJob *job) {
     return OK;
 }
 
+static bool can_offload(const Stack *stack) { return stack->is_trireme || stack->offloads_optimizer; }
+
 // Appends the names of the shipped stacks whose programs keep optimizer state on hosts: "trireme-cpu, trireme-cuda".
 static Status add_offloading_stacks(Text *names) {
     for (int i = 0; i < num_shipped_stacks; i++) {
         Stack stack;
         TRY(stack_open(&stack, shipped_stacks[i].name));
-        if (stack.offloads_optimizer) text_add(names, "%s%s", names->size ? ", " : "", stack.name);
+        if (can_offload(&stack)) text_add(names, "%s%s", names->size ? ", " : "", stack.name);
     }
     return OK;
 }
@@ -374,7 +376,7 @@ static Status offload_refused(const char *stack) {
 // Refuses what the stack's program lacks of the optimizer.
 static Status check_optimizer(const PlanJob *job) {
     const Options *o = job->options;
-    if (options_offload(o) > 0 && !job->stack.offloads_optimizer) return offload_refused(job->stack.name);
+    if (options_offload(o) > 0 && !can_offload(&job->stack)) return offload_refused(job->stack.name);
     if (strcmp(o->optimizer, "muon") != 0 || job->stack.is_trireme) return OK;
     return fail(
         ERR_CONFIG,

@@ -178,7 +178,7 @@ typedef struct {
     bool fills_stages;
     bool
         shards_weights; // it can cut gradients and weights over replicas: a search tries that without a pipeline
-    // It can keep the optimizer's state on the hosts, which step it. True where is_trireme is.
+    // It can keep the optimizer's state on the hosts, which step it; trireme can without this.
     bool offloads_optimizer;
     // A token is sent once to each node, and there once to each rank, that has any of its experts, and comes back
     // summed; else once for each expert.

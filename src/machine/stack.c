@@ -85,7 +85,6 @@ static Status stack_read(const char *file, const Json *root, Stack *stack) {
     const Json *accuracy = json_member(root, "accuracy");
     TRY(fields_read(file, root, STACK_FIELDS, FIELD_COUNT_OF(STACK_FIELDS), stack));
     if (!json_member(root, "is_trireme")) stack->is_trireme = !strcmp(stack->machine, "cpu");
-    if (!json_member(root, "offloads_optimizer")) stack->offloads_optimizer = stack->is_trireme;
     TRY(check_device(file, root, stack));
     TRY(read_base(file, root, stack));
     TRY(aliases_read(file, json_member(root, "aliases"), &stack->aliases));
