@@ -11,12 +11,13 @@
 enum { WIDTH = 3, PAIRS = 40 };
 
 typedef enum { DRAWN, ONE_EXPERT, FROM_ONE_RANK, NONE, NUM_KINDS } Kind;
+typedef enum { TOGETHER, APART, APART_IN_UNITS, NUM_ORDERS } Order;
 
 typedef struct {
     int ep, etp, experts;
     int64_t slot;
     Kind kind;
-    enum { TOGETHER, APART, APART_IN_UNITS, NUM_ORDERS } order;
+    Order order;
     const char *device;
 } Setup;
 
@@ -161,7 +162,7 @@ static void rows_come_and_go(const char *device, int first, int step) {
         const int *size = sizes[i % 5];
         Setup s = {
             .ep = size[0], .etp = size[1], .experts = size[2], .slot = slots[i / 5 % 4], .device = device};
-        s.kind = i / 20 % NUM_KINDS, s.order = i / 20 / NUM_KINDS;
+        s.kind = (Kind)(i / 20 % NUM_KINDS), s.order = (Order)(i / 20 / NUM_KINDS);
         EXPECT_OK(comm_launch(
             (CommOptions){.transport = "threads", .ranks = s.ep * s.etp, .timeout_s = 60, .check = i % 2},
             on_rank, &s));
