@@ -48,13 +48,7 @@ typedef struct {
 
 static void call_work(void *self) {
     Call *call = self;
-    switch (call->op) {
-#define X(NAME, function, Args, reads, writes)                                                               \
-    case OP_##NAME: cpu_backend.function(&call->exec, call->args); break;
-        BASIC_OPS(X)
-#undef X
-    default: break;
-    }
+    backend_run(&cpu_backend, &call->exec, call->op, call->args);
 }
 
 static double time_op(Bench *b, DeviceOp op, const void *args) {
