@@ -19,36 +19,14 @@ static int split(char *text, char **words) {
 
 static int ranks_of(const Options *o) { return o->ranks != INT_UNSET ? o->ranks : 1; }
 
-static ParallelConfig candidate_of(const Options *o) {
-    const RunShape *s = &o->shape;
-    return (ParallelConfig){.grid = GRID(s->tp, s->dp, s->pp),
-                            .chunks = s->vp,
-                            .microbatch = o->micro_batch_size,
-                            .batch = s->global_batch,
-                            .schedule = s->schedule,
-                            .recompute = !strcmp(s->recompute, "uniform")     ? RECOMPUTE_UNIFORM
-                                         : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
-                                                                              : RECOMPUTE_NOTHING,
-                            .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                            .dtype = o->bf16 ? BF16 : F32,
-                            .sequence_parallel = s->sequence_parallel,
-                            .zero_stage = o->use_distributed_optimizer,
-                            .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                            .overlap_gradients = o->overlap_grad_reduce};
-}
-
-static Status parse(const char *options_text, ModelShape *model, ParallelConfig *config, char schedule[32]) {
+static Status parse(const char *options_text, ModelShape *model, ParallelConfig *config) {
     char text[MAX_COMMAND], *words[MAX_WORDS];
     Options options;
     snprintf(text, sizeof text, RUN_COMMON "--train-iters 1 %s", options_text);
     TRY(options_parse(&options, FOR_TRAIN, split(text, words), words));
     Status status = options_resolve(&options, ranks_of(&options));
-    if (status == OK) {
-        *model = options_model(&options, options.vocab_size);
-        *config = candidate_of(&options);
-        snprintf(schedule, 32, "%s", config->schedule); // the options' words end with them
-        config->schedule = schedule;
-    }
+    if (status == OK) status = parallel_config_of_run(&options, config);
+    if (status == OK) *model = options_model(&options, options.vocab_size);
     options_destroy(&options);
     return status;
 }
@@ -70,7 +48,6 @@ void planner_close(Planner *p) {
 
 Status planner_predict(Planner *p, const char *words, ModelShape *model, Prediction *out) {
     ParallelConfig config;
-    char schedule[32];
-    TRY(parse(words, model, &config, schedule));
+    TRY(parse(words, model, &config));
     return predict(p->cache, &p->costs, model, &config, out);
 }

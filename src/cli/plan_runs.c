@@ -2,7 +2,6 @@
 #include "base/file.h"
 #include "calibrate/megatron_log.h"
 #include "cli/plan_verb.h"
-#include "layout/kinds.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,47 +9,6 @@
 static bool ends_in(const char *path, const char *ending) {
     size_t length = strlen(path), size = strlen(ending);
     return length > size && !strcmp(path + length - size, ending);
-}
-
-static FactorFormat factors_of_run(const Options *o) {
-    if (o->fp4_format) return FACTORS_NVFP4;
-    if (!o->fp8_format) return FACTORS_WHOLE;
-    return strcmp(o->fp8_recipe, "mxfp8") ? FACTORS_FP8 : FACTORS_MXFP8;
-}
-
-// Makes the configuration to predict from the resolved options of a run.
-static Status config_of_run(const Options *o, const char *path, ParallelConfig *out) {
-    const RunShape *s = &o->shape;
-    if (!strcmp(s->recompute, "block"))
-        return fail(ERR_CONFIG, "%s: recompute-method block is not predicted; uniform is", path);
-    *out = (ParallelConfig){.grid = GRID(s->tp, s->dp, s->pp),
-                            .chunks = s->vp,
-                            .microbatch = o->micro_batch_size,
-                            .batch = s->global_batch,
-                            .schedule = schedule_kind(s->schedule)->name,
-                            .recompute = !strcmp(s->recompute, "nothing")     ? RECOMPUTE_NOTHING
-                                         : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
-                                                                              : RECOMPUTE_UNIFORM,
-                            .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
-                            .dtype = o->bf16   ? BF16
-                                     : o->fp16 ? F16
-                                               : F32,
-                            .factors = factors_of_run(o),
-                            .sequence_parallel = s->sequence_parallel,
-                            .zero_stage = (int)s->sharding,
-                            .reduce_every = o->reduce_grads_every_microbatch,
-                            .scatter_gather = o->scatter_gather_tensors_in_pipeline,
-                            .overlap_gradients = o->overlap_grad_reduce,
-                            .device = strcmp(o->device, "cuda") ? NULL : "cuda"};
-    out->grid.size[AXIS_CP] = s->cp;
-    out->grid.size[AXIS_EP] = o->expert_model_parallel_size;
-    out->grid.size[AXIS_ETP] =
-        o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
-    out->grid.instances = o->num_distributed_optimizer_instances;
-    out->context_way = options_context_way(o);
-    out->muon = muon_options(o);
-    out->offload = out->device ? options_offload(o) : 0;
-    return OK;
 }
 
 // The file of --save-config has the number of ranks only if the user has given it.
@@ -77,7 +35,10 @@ static Status add_run(PlanRows *rows, const Options *options, const char *path, 
     Status status = options_parse(&run, FOR_TRAIN, count, words);
     if (status == OK) status = options_resolve(&run, ranks_of_run(&run));
     if (status != OK && count > 1) status = fail(status, "%s, as options of train: %s", path, fail_message());
-    if (status == OK) status = config_of_run(&run, path, &config);
+    if (status == OK) {
+        status = parallel_config_of_run(&run, &config);
+        if (status != OK) status = fail(status, "%s: %s", path, fail_message());
+    }
     if (status == OK) status = vocabulary_of_run(options, &run, path, &vocabulary);
     if (status == OK) {
         ModelShape model = options_model(&run, vocabulary);

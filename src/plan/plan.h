@@ -280,6 +280,9 @@ ContextWay stack_context_way(const Stack *stack, AttentionKind attention); // a 
 // Returns a configuration of one device with attention, overlaps and messages as the stack does them, unless the
 // user has chosen otherwise.
 ParallelConfig parallel_config_of_stack(const Stack *stack, const SearchSpace *space);
+// The configuration of a run of `trireme train` with these options, which options_resolve has completed.
+//   ERR_CONFIG for what is not predicted.
+Status parallel_config_of_run(const Options *options, ParallelConfig *out);
 
 typedef enum {
     REJECT_RULE,   // it breaks a rule: a size does not divide, or exceeds another

@@ -1,0 +1,47 @@
+// What the planner asks about a run of the trainer: its configuration, read from the options of train.
+#include "plan/plan.h"
+#include <string.h>
+
+static FactorFormat factors_of_run(const Options *o) {
+    if (o->fp4_format) return FACTORS_NVFP4;
+    if (!o->fp8_format) return FACTORS_WHOLE;
+    return strcmp(o->fp8_recipe, "mxfp8") ? FACTORS_FP8 : FACTORS_MXFP8;
+}
+
+static Grid grid_of_run(const Options *o) {
+    Grid grid = GRID(o->shape.tp, o->shape.dp, o->shape.pp);
+    grid.size[AXIS_CP] = o->shape.cp;
+    grid.size[AXIS_EP] = o->expert_model_parallel_size;
+    grid.size[AXIS_ETP] = o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
+    grid.instances = o->num_distributed_optimizer_instances;
+    return grid;
+}
+
+Status parallel_config_of_run(const Options *o, ParallelConfig *out) {
+    const RunShape *s = &o->shape;
+    if (!strcmp(s->recompute, "block"))
+        return fail(ERR_CONFIG, "recompute-method block is not predicted; uniform is");
+    *out = (ParallelConfig){.grid = grid_of_run(o),
+                            .chunks = s->vp,
+                            .microbatch = o->micro_batch_size,
+                            .batch = s->global_batch,
+                            .schedule = schedule_kind(s->schedule)->name,
+                            .recompute = !strcmp(s->recompute, "nothing")     ? RECOMPUTE_NOTHING
+                                         : !strcmp(s->recompute, "selective") ? RECOMPUTE_SELECTIVE
+                                                                              : RECOMPUTE_UNIFORM,
+                            .attention = s->keep_probabilities ? ATTENTION_UNFUSED : ATTENTION_FUSED,
+                            .dtype = o->bf16   ? BF16
+                                     : o->fp16 ? F16
+                                               : F32,
+                            .factors = factors_of_run(o),
+                            .sequence_parallel = s->sequence_parallel,
+                            .zero_stage = (int)s->sharding,
+                            .reduce_every = o->reduce_grads_every_microbatch,
+                            .context_way = options_context_way(o),
+                            .scatter_gather = o->scatter_gather_tensors_in_pipeline,
+                            .overlap_gradients = o->overlap_grad_reduce,
+                            .device = strcmp(o->device, "cuda") ? NULL : "cuda",
+                            .muon = muon_options(o),
+                            .offload = o->device ? options_offload(o) : 0};
+    return OK;
+}
