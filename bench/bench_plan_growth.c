@@ -1,11 +1,14 @@
 // What a token costs as one size of a run grows: layers, hidden size, sequence, vocabulary, microbatches,
-// ranks; beside what the planner says. Runs of `trireme train` in fp32, ranks of one thread.
+// ranks, ranks of a sequence, experts, shards; beside what the planner says. Runs of `trireme train` in fp32, ranks of
+// one thread.
 //
-//   bench_plan_growth TRIREME MACHINE.yaml [--json FILE]   of `TRIREME bench --machine MACHINE.yaml`
+//   bench_plan_growth TRIREME MACHINE.yaml [TABLE] [--json FILE]   of `TRIREME bench --machine MACHINE.yaml`
 //
-// "against FLOPs" is the time that all ranks spend on a FLOP of the model (72 B L S H^2 (1 + S/6H + V/12LH),
-// without a pipeline's bubble) over that of the row above: attention's S^2 is in the formula, so a number
-// well above 1 is growth that nobody has explained.
+// TABLE is one of them by its title. "against FLOPs" is the time that the cores of all ranks spend on a FLOP of the model
+// (72 B L S H^2 (1 + S/6H + V/12LH), without a pipeline's bubble) over that of the row above: attention's S^2 is in the
+// formula, so a number well above 1 is growth that nobody has explained. More ranks than cores take turns; the planner,
+// for which each has a core, says nothing of them.
+#include "base/cores.h"
 #include "median.h"
 #include "planned.h"
 #include "runs.h"
@@ -16,45 +19,91 @@
 enum { MAX_SIZES = 8, STEPS = 3 };
 static const double SUPERLINEAR = 1.1;
 
-// `%d` in the options is the size. Ranks are given by layouts instead.
 typedef struct {
-    const char *title, *words;
+    const char *name, *words;
+} Way;
+
+// A table has a row for each size, number of ranks and way. Of what it lacks a row has nothing.
+typedef struct {
+    const char *title, *words; // words: the options of all rows
+    const char *size_option;
     int sizes[MAX_SIZES]; // rising; 0 ends them
+    const char *axis, *axis_option;
+    int ranks[MAX_SIZES]; // along the axis, no more than the size; 0 ends them
+    const Way *ways;      // a name of NULL ends them
 } Series;
 
+static const Way grids[] = {{"1", "--ranks 1"},
+                            {"2, t=2", "--ranks 2 --tensor-model-parallel-size 2"},
+                            {"2, d=2", "--ranks 2 --overlap-grad-reduce"},
+                            {"2, p=2", "--ranks 2 --pipeline-model-parallel-size 2"},
+                            {0}};
+
+#define SHARDS "--overlap-grad-reduce --data-parallel-sharding-strategy "
+static const Way shards[] = {{"no_shard", SHARDS "no_shard"},
+                             {"optim", SHARDS "optim"},
+                             {"optim_grads", SHARDS "optim_grads"},
+                             {"all, gathered", SHARDS "optim_grads_params --no-share-parameters"},
+                             {"all, one copy", SHARDS "optim_grads_params"},
+                             {0}};
+
 static const Series series[] = {
-    {"layers",
-     "--hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 8191 --micro-batch-size 1 "
-     "--global-batch-size 2 --num-layers %d",
-     {2, 4, 8, 16, 24}},
-    {"hidden size",
-     "--num-layers 2 --num-attention-heads 4 --seq-length 512 --vocab-size 8191 --micro-batch-size 1 "
-     "--global-batch-size 2 --hidden-size %d",
-     {256, 512, 1024, 2048}},
-    {"sequence",
-     "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --vocab-size 8191 --micro-batch-size 1 "
-     "--global-batch-size 1 --seq-length %d",
-     {256, 512, 1024, 2048, 4096, 8192}},
-    {"vocabulary",
-     "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --micro-batch-size 1 "
-     "--global-batch-size 2 --vocab-size %d",
-     {8191, 16383, 32767, 65535, 131071, 262143}},
-    {"microbatches",
-     "--num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 8191 "
-     "--micro-batch-size 1 --global-batch-size %d",
-     {1, 2, 4, 8, 16, 32}},
+    {.title = "layers",
+     .words = "--hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 8191 "
+              "--micro-batch-size 1 --global-batch-size 2",
+     .size_option = "--num-layers",
+     .sizes = {2, 4, 8, 16, 24}},
+    {.title = "hidden size",
+     .words = "--num-layers 2 --num-attention-heads 4 --seq-length 512 --vocab-size 8191 "
+              "--micro-batch-size 1 --global-batch-size 2",
+     .size_option = "--hidden-size",
+     .sizes = {256, 512, 1024, 2048}},
+    {.title = "sequence",
+     .words = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --vocab-size 8191 "
+              "--micro-batch-size 1 --global-batch-size 1",
+     .size_option = "--seq-length",
+     .sizes = {256, 512, 1024, 2048, 4096, 8192}},
+    {.title = "vocabulary",
+     .words = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --seq-length 512 "
+              "--micro-batch-size 1 --global-batch-size 2",
+     .size_option = "--vocab-size",
+     .sizes = {8191, 16383, 32767, 65535, 131071, 262143}},
+    {.title = "microbatches",
+     .words = "--num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 8191 "
+              "--micro-batch-size 1",
+     .size_option = "--global-batch-size",
+     .sizes = {1, 2, 4, 8, 16, 32}},
+    {.title = "ranks",
+     .words = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 8191 "
+              "--micro-batch-size 1 --global-batch-size 16",
+     .ways = grids},
+    {.title = "context",
+     .words =
+         "--num-layers 1 --hidden-size 64 --num-attention-heads 1 --vocab-size 1023 "
+         "--micro-batch-size 1 --global-batch-size 1 --position-embedding-type rope --attention-dropout 0 --hidden-dropout 0",
+     .size_option = "--seq-length",
+     .sizes = {8192, 16384, 32768, 65536},
+     .axis = "c",
+     .axis_option = "--context-parallel-size",
+     .ranks = {1, 2, 4, 8}},
+    {.title = "experts",
+     .words = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --vocab-size 1023 "
+              "--swiglu --micro-batch-size 1 --global-batch-size 16 --moe-router-topk 4 "
+              "--moe-ffn-hidden-size 256",
+     .size_option = "--num-experts",
+     .sizes = {4, 8, 16, 32, 64, 128},
+     .axis = "ep",
+     .axis_option = "--expert-model-parallel-size",
+     .ranks = {1, 2, 4, 8}},
+    {.title = "shards",
+     .words = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 8191 "
+              "--micro-batch-size 1 --global-batch-size 16",
+     .axis = "d",
+     .axis_option = "--data-parallel-size",
+     .ranks = {2, 4, 8},
+     .ways = shards},
 };
 enum { NUM_SERIES = sizeof series / sizeof *series };
-
-static const char RANKS[] = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
-                            "--vocab-size 8191 --micro-batch-size 1 --global-batch-size 16 ";
-static const struct {
-    const char *name, *words;
-} layouts[] = {{"1", ""},
-               {"2, t=2", "--ranks 2 --tensor-model-parallel-size 2"},
-               {"2, d=2", "--ranks 2 --overlap-grad-reduce"},
-               {"2, p=2", "--ranks 2 --pipeline-model-parallel-size 2"}};
-enum { NUM_LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static const Column COLUMNS[] = {{"us/token", 2, LOWER_IS_BETTER},
                                  {"predicted", 2, INFORMS},
@@ -86,60 +135,81 @@ static Status grow(Bench *b, const char *name, const char *words) {
     TRY(planner_predict(&b->planner, words, &model, &prediction));
     TRY(run_steps(&run, seconds));
     const ParallelConfig *c = &prediction.config;
+    int ranks = grid_size(c->grid), busy = ranks < cores_usable() ? ranks : cores_usable();
     double step_s = median(seconds, STEPS), tokens = (double)c->batch * model.sequence;
     double bubble = (double)(grid_along(c->grid, AXIS_PP) - 1) / parallel_config_microbatches(c);
-    double flop_s = step_s * grid_size(c->grid) / (1 + bubble) /
+    double predicted_s = busy == ranks ? prediction.step_s : NAN;
+    double flop_s = step_s * busy / (1 + bubble) /
                     model_flops(&model, padded_vocabulary(model.vocabulary, VOCABULARY_DIVISOR, 1), c->batch);
     double growth = b->before > 0 ? flop_s / b->before : NAN;
     table_row(&b->tables, name,
-              (double[]){1e6 * step_s / tokens, 1e6 * prediction.step_s / tokens,
-                         100 * (prediction.step_s / step_s - 1), growth});
+              (double[]){1e6 * step_s / tokens, 1e6 * predicted_s / tokens, 100 * (predicted_s / step_s - 1),
+                         growth});
     size_t used = strlen(b->superlinear);
     if (growth > SUPERLINEAR) snprintf(b->superlinear + used, sizeof b->superlinear - used, " %s", name);
     b->before = flop_s;
     return OK;
 }
 
+// Appends `text`, behind `between` where something stands before it.
+static void append(char *to, size_t size, const char *between, const char *text) {
+    size_t used = strlen(to);
+    int count = snprintf(to + used, size - used, "%s%s", used ? between : "", text);
+    CHECK(count < (int)(size - used), "%s is too long", to);
+}
+
+static Status grow_row(Bench *b, const Series *s, int size, int ranks, const Way *way) {
+    char words[512] = "", name[64] = "", text[80];
+    append(words, sizeof words, " ", s->words);
+    if (size) {
+        snprintf(text, sizeof text, "%d", size), append(name, sizeof name, ", ", text);
+        snprintf(text, sizeof text, "%s %d", s->size_option, size), append(words, sizeof words, " ", text);
+    }
+    if (ranks) {
+        snprintf(text, sizeof text, "%s=%d", s->axis, ranks), append(name, sizeof name, ", ", text);
+        snprintf(text, sizeof text, "--ranks %d %s %d", ranks, s->axis_option, ranks);
+        append(words, sizeof words, " ", text);
+    }
+    if (way) append(name, sizeof name, ", ", way->name), append(words, sizeof words, " ", way->words);
+    append(words, sizeof words, " ", "--threads 1");
+    return grow(b, name, words);
+}
+
 static Status grow_series(Bench *b, const Series *s) {
-    char words[512], name[32];
     begin(b, s->title);
-    for (int i = 0; i < MAX_SIZES && s->sizes[i]; i++) {
-        const char *at = strstr(s->words, "%d");
-        snprintf(words, sizeof words, "%.*s%d --threads 1", (int)(at - s->words), s->words, s->sizes[i]);
-        snprintf(name, sizeof name, "%d", s->sizes[i]);
-        TRY(grow(b, name, words));
-    }
+    for (int i = 0; i == 0 || s->sizes[i]; i++)
+        for (int j = 0; j == 0 || s->ranks[j]; j++) {
+            if (s->sizes[i] && s->ranks[j] > s->sizes[i]) continue;
+            const Way *way = s->ways;
+            do TRY(grow_row(b, s, s->sizes[i], s->ranks[j], way));
+            while (way && (++way)->name);
+        }
     end(b);
     return OK;
 }
 
-static Status grow_ranks(Bench *b) {
-    char words[512];
-    begin(b, "ranks");
-    for (int i = 0; i < NUM_LAYOUTS; i++) {
-        snprintf(words, sizeof words, "%s%s --threads 1", RANKS, layouts[i].words);
-        TRY(grow(b, layouts[i].name, words));
+// `only`: the title of one table; NULL: all.
+static Status grow_all(Bench *b, const char *only) {
+    bool found = false;
+    for (int i = 0; i < NUM_SERIES; i++) {
+        if (only && strcmp(only, series[i].title) != 0) continue;
+        found = true;
+        TRY(grow_series(b, &series[i]));
     }
-    end(b);
-    return OK;
-}
-
-static Status grow_all(Bench *b) {
-    for (int i = 0; i < NUM_SERIES; i++) TRY(grow_series(b, &series[i]));
-    return grow_ranks(b);
+    return found ? OK : fail(ERR_USAGE, "no table is named %s; docs/performance.md has all of them", only);
 }
 
 int main(int argc, char **argv) {
     const char *json = tables_path(&argc, argv);
-    if (argc != 3) {
-        fprintf(stderr, "usage: bench_plan_growth TRIREME MACHINE.yaml [--json FILE]\n");
+    if (argc != 3 && argc != 4) {
+        fprintf(stderr, "usage: bench_plan_growth TRIREME MACHINE.yaml [TABLE] [--json FILE]\n");
         return ERR_USAGE;
     }
     static Bench b;
     b.program = argv[1];
     Status status = planner_open(&b.planner, argv[2]);
     if (status == OK) {
-        status = grow_all(&b);
+        status = grow_all(&b, argc == 4 ? argv[3] : NULL);
         planner_close(&b.planner);
     }
     if (status == OK) status = tables_finish(&b.tables, "growth", json);

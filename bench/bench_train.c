@@ -1,9 +1,10 @@
 // Training steps of GPT-2 124M, sequences of 1024, run by the program itself (runs.h).
 //
-//   bench_train steps TRIREME [fp32|bf16] [--json FILE]           shares of the products and of the machine
-//   bench_train scaling TRIREME [fp32|bf16] [td|p] [--json FILE]  two ranks of a thread against one of two
-//   bench_train pytorch TRIREME [fp32|bf16] PYTHON [--json FILE]  beside pytorch_gpt.py, which PYTHON runs
-//   bench_train trace TRIREME                                     what --trace costs
+//   bench_train steps TRIREME [fp32|bf16] [--json FILE]             shares of the products and of the machine
+//   bench_train scaling TRIREME [fp32|bf16] [td|p|c] [--json FILE]  two ranks of a thread against one of two; those that
+//                                                                   share a sequence have one of 8192
+//   bench_train pytorch TRIREME [fp32|bf16] PYTHON [--json FILE]    beside pytorch_gpt.py, which PYTHON runs
+//   bench_train trace TRIREME                                       what --trace costs
 //
 // Without a type both. Wall times: nothing else should run. Every step does the same number of samples in the
 // rows that are compared, so that the optimizer weighs the same in each.
@@ -18,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQUENCE = 1024, THREADS = 2, MAX_WORDS = 1024 };
+enum { SEQUENCE = 1024, LONG_SEQUENCE = 8192, THREADS = 2, MAX_WORDS = 1024 };
 
 // NullTokenizer has one token more than it is told.
 #define GPT2                                                                                                 \
-    "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --vocab-size 50256 "       \
+    "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length %d --vocab-size 50256 "         \
     "--hidden-dropout %g --attention-dropout %g --micro-batch-size %d --global-batch-size %d %s"
 
 typedef struct {
@@ -33,7 +34,7 @@ typedef struct {
 typedef struct {
     DType dtype;
     float dropout;
-    int microbatch, batch, steps;
+    int sequence, microbatch, batch, steps;
     const char *launcher, *words; // words: of its grid and threads
     const char *length;           // of Run
 } Case;
@@ -43,8 +44,8 @@ static const char *type_name(DType dtype) { return dtype == BF16 ? "bf16" : "fp3
 // The seconds of each step.
 static Status run_case(const Bench *b, const Case *c, double *seconds) {
     char words[MAX_WORDS];
-    snprintf(words, sizeof words, GPT2 "%s", (double)c->dropout, (double)c->dropout, c->microbatch, c->batch,
-             c->words, c->dtype == BF16 ? " --bf16" : "");
+    snprintf(words, sizeof words, GPT2 "%s", c->sequence, (double)c->dropout, (double)c->dropout,
+             c->microbatch, c->batch, c->words, c->dtype == BF16 ? " --bf16" : "");
     Run run = {b->trireme, c->launcher, words, c->length, c->steps};
     return run_steps(&run, seconds);
 }
@@ -93,7 +94,7 @@ static Status bench_steps(Bench *b, DType dtype) {
     for (int i = 0; i < SIZES; i++) {
         ModelShape shape = gpt2_124m(SEQUENCE);
         products[i] = measure_products(&shape, microbatches[i], dtype, THREADS);
-        Case c = {dtype, 0, microbatches[i], STEP_BATCH, 3, "", "--threads 2", NULL};
+        Case c = {dtype, 0, SEQUENCE, microbatches[i], STEP_BATCH, 3, "", "--threads 2", NULL};
         TRY(step_row(b, &c, &products[i], peak));
         c.dropout = 0.1f;
         if (i == 0) TRY(step_row(b, &c, &products[i], peak));
@@ -122,11 +123,16 @@ static const Layout td_layouts[] = {
     {"d=2", TWO "--overlap-grad-reduce", 1},
     {"d=2, distributed optimizer",
      TWO "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather", 1},
+    {"d=2, one copy of the values",
+     TWO "--overlap-grad-reduce --data-parallel-sharding-strategy optim_grads_params", 1},
 };
 // The head takes as long as four layers.
 static const Layout p_layouts[] = {
     {"p=2 (8+4 layers)", TWO RAMP " --pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 4",
      2}};
+// Of one sequence.
+static const Layout c_layouts[] = {{"c=2", TWO "--cp 2", 1},
+                                   {"c=2, in a ring", TWO "--cp 2 --cp-comm-type p2p", 1}};
 
 static const Column SCALING_COLUMNS[] = {{"s/step", 3, LOWER_IS_BETTER},
                                          {"tokens/s", 1, HIGHER_IS_BETTER},
@@ -143,17 +149,18 @@ static Status scaling_row(Bench *b, const Case *base, const Layout *layout, bool
     double step_s, bubble = (double)(layout->stages - 1) / c.batch;
     TRY(median_case(b, &c, &step_s));
     table_row(&b->tables, name,
-              (double[]){step_s, c.batch * SEQUENCE / step_s, 100 * base_s / step_s, 100 * bubble,
+              (double[]){step_s, (double)c.batch * c.sequence / step_s, 100 * base_s / step_s, 100 * bubble,
                          100 * base_s * (1 + bubble) / step_s});
     return OK;
 }
 
 // One rank of two threads runs before and after the others: a machine's mood that changes is seen.
 static Status bench_layouts(Bench *b, const Case *base, const Layout *layouts, int count) {
-    char title[80];
-    snprintf(title, sizeof title, "steps of %d samples, %s, 2 ranks x 1 thread", base->batch,
+    char title[80], length[32] = "";
+    if (base->sequence != SEQUENCE) snprintf(length, sizeof length, " of %d tokens", base->sequence);
+    snprintf(title, sizeof title, "steps of %d samples%s, %s, 2 ranks x 1 thread", base->batch, length,
              type_name(base->dtype));
-    double base_s, again_s, tokens = (double)base->batch * SEQUENCE;
+    double base_s, again_s, tokens = (double)base->batch * base->sequence;
     table_begin(&b->tables, title, SCALING_COLUMNS, sizeof SCALING_COLUMNS / sizeof *SCALING_COLUMNS);
     TRY(median_case(b, base, &base_s));
     table_row(&b->tables, "1 rank x 2 threads", (double[]){base_s, tokens / base_s, 100, 0, 100});
@@ -165,11 +172,18 @@ static Status bench_layouts(Bench *b, const Case *base, const Layout *layouts, i
     return OK;
 }
 
-// Of the pipeline's many samples a first step of four is enough to warm up.
+// Of the pipeline's many samples a first step of four is enough to warm up. A step of a long sequence takes as long as
+// several others.
 static Status bench_scaling(Bench *b, DType dtype, const char *which) {
-    const Case td = {dtype, 0, 1, 4, 3, "", BASE, NULL}, p = {dtype, 0, 1, 32, 1, "", BASE RAMP, RAMP_LENGTH};
-    if (!which || !strcmp(which, "td")) TRY(bench_layouts(b, &td, td_layouts, 3));
-    if (!which || !strcmp(which, "p")) TRY(bench_layouts(b, &p, p_layouts, 1));
+    const Case td = {dtype, 0, SEQUENCE, 1, 4, 3, "", BASE, NULL};
+    const Case p = {dtype, 0, SEQUENCE, 1, 32, 1, "", BASE RAMP, RAMP_LENGTH};
+    const Case c = {dtype, 0, LONG_SEQUENCE, 1, 1, 1, "", BASE, NULL};
+    if (!which || !strcmp(which, "td"))
+        TRY(bench_layouts(b, &td, td_layouts, sizeof td_layouts / sizeof *td_layouts));
+    if (!which || !strcmp(which, "p"))
+        TRY(bench_layouts(b, &p, p_layouts, sizeof p_layouts / sizeof *p_layouts));
+    if (!which || !strcmp(which, "c"))
+        TRY(bench_layouts(b, &c, c_layouts, sizeof c_layouts / sizeof *c_layouts));
     return OK;
 }
 
@@ -207,7 +221,7 @@ static Status bench_against(Bench *b, const char *python, DType dtype, int micro
     char name[80];
     for (int way = 0; way < WAYS; way++) {
         bool own = way < OWN_WAYS;
-        Case c = {dtype, 0, microbatch, STEP_BATCH, TORCH_STEPS, "", own ? words[way] : "", NULL};
+        Case c = {dtype, 0, SEQUENCE, microbatch, STEP_BATCH, TORCH_STEPS, "", own ? words[way] : "", NULL};
         TRY(own ? median_case(b, &c, &step_s[way]) : torch_case(python, &c, way == WAYS - 1, &step_s[way]));
         snprintf(name, sizeof name, "%s, microbatch %d", names[way], microbatch);
         table_row(&b->tables, name,
@@ -260,8 +274,9 @@ static Status run_verb(Bench *b, const char *verb, DType dtype, const char *word
     if (!strcmp(verb, "steps") && !word) return bench_steps(b, dtype);
     if (!strcmp(verb, "scaling")) return bench_scaling(b, dtype, word);
     if (!strcmp(verb, "pytorch") && word) return bench_pytorch(b, dtype, word);
-    return fail(ERR_USAGE, "usage: bench_train steps|scaling|pytorch|trace TRIREME [fp32|bf16] [td|p|PYTHON] "
-                           "[--json FILE]");
+    return fail(ERR_USAGE,
+                "usage: bench_train steps|scaling|pytorch|trace TRIREME [fp32|bf16] [td|p|c|PYTHON] "
+                "[--json FILE]");
 }
 
 static Status bench_train(int argc, char **argv) {

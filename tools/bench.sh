@@ -11,11 +11,11 @@ bench_parts=(ops steps scaling growth documents experts pairs predictions others
 
 bench_usage() {
     cat <<'END_OF_USAGE'
-./run bench                 every part but the last six, one after the other; most of an hour
+./run bench                 every part but the last six, one after the other; two hours
 ./run bench PART...         ops           operations at GPT-2's shapes beside the machine's ceilings; two minutes
                             steps         training steps of GPT-2 124M; ten minutes
-                            scaling       two ranks of one thread against one rank of two; half an hour
-                            growth        the cost of a token as a model grows, and the planner's word; ten minutes
+                            scaling       two ranks of one thread against one rank of two; an hour
+                            growth        the cost of a token as a model or its grid grows, and the planner's word; half an hour
                             documents     the cost of a token with short documents and windows; three minutes
                             experts       layers and steps with experts beside dense ones and their own products; two minutes
                             pairs         the travel of rows to experts that paired steps hide; a minute
@@ -27,7 +27,7 @@ bench_usage() {
                             costs         memory and planned steps of long sequences, experts, shards; a minute
                             counts        operations and bytes of a step on a GPU, recorded without one; seconds
                             instructions  counted, not timed, against those kept; fails beyond 2 % more
-./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, pytorch:bf16,
+./run bench steps:bf16      a part's own words follow its name: steps:fp32, scaling:bf16:p, scaling:fp32:td, growth:context, pytorch:bf16,
                             instructions:keep, experts:bf16:one-thread, gpu:ops, gpu:steps, gpu:pytorch, gpu:compare, gpu:keep
 ./run bench compare         what changed by more than 10 % against the results kept for this machine
 ./run bench keep            keeps these results, and writes docs/performance.md from them
@@ -59,7 +59,7 @@ bench_part() {
     case $name in
     ops) bench_device "$@" ;;
     steps | scaling) bench_steps "$name" "$@" ;;
-    growth) bench_growth bench_plan_growth growth ;;
+    growth) bench_growth bench_plan_growth growth "$@" ;;
     documents) bench_documents ;;
     experts) bench_experts "$@" ;;
     pairs) bench_pairs ;;
@@ -101,14 +101,14 @@ bench_steps() {
     build/bench/bench_train "$1" build/trireme "${@:2}" --json "$(result_of "$@")"
 }
 
-# The machine is measured once for both, and again when the program has changed.
+# bench_growth PROGRAM NAME [TABLE]: the machine is measured once for both programs, and again when the program has changed.
 bench_growth() {
     if [[ ! build/this-machine.yaml -nt build/trireme ]]; then
         say "" "This machine, for the planner (two minutes)"
         build/trireme bench --machine build/this-machine.yaml >build/bench_machine.log
     fi
     say "" "Training steps against their predictions: $2"
-    "build/bench/$1" build/trireme build/this-machine.yaml --json "$(result_of "$2")"
+    "build/bench/$1" build/trireme build/this-machine.yaml "${@:3}" --json "$(result_of "${@:2}")"
 }
 
 bench_documents() {
