@@ -4,10 +4,10 @@
 //
 //   bench_plan_growth TRIREME MACHINE.yaml [TABLE] [--json FILE]   of `TRIREME bench --machine MACHINE.yaml`
 //
-// TABLE is one of them by its title. "against FLOPs" is the time that the cores of all ranks spend on a FLOP of the model
-// (72 B L S H^2 (1 + S/6H + V/12LH), without a pipeline's bubble) over that of the row above: attention's S^2 is in the
-// formula, so a number well above 1 is growth that nobody has explained. More ranks than cores take turns; the planner,
-// for which each has a core, says nothing of them.
+// TABLE is one of them by its title. "against FLOPs" is the time that the cores of all ranks spend on a FLOP of the
+// model (72 B L S H^2 (1 + S/6H + V/12LH), without a pipeline's bubble) over that of the row above: attention's S^2 is
+// in the formula, so a number well above 1 is growth that nobody has explained. More ranks than cores take turns; the
+// planner, for which each has a core, says nothing of them.
 #include "base/cores.h"
 #include "median.h"
 #include "planned.h"

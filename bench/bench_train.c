@@ -1,8 +1,8 @@
 // Training steps of GPT-2 124M, sequences of 1024, run by the program itself (runs.h).
 //
 //   bench_train steps TRIREME [fp32|bf16] [--json FILE]             shares of the products and of the machine
-//   bench_train scaling TRIREME [fp32|bf16] [td|p|c] [--json FILE]  two ranks of a thread against one of two; those that
-//                                                                   share a sequence have one of 8192
+//   bench_train scaling TRIREME [fp32|bf16] [td|p|c] [--json FILE]  two ranks of a thread against one of two; c: of
+//                                                                   one sequence of 8192
 //   bench_train pytorch TRIREME [fp32|bf16] PYTHON [--json FILE]    beside pytorch_gpt.py, which PYTHON runs
 //   bench_train trace TRIREME                                       what --trace costs
 //

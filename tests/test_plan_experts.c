@@ -399,6 +399,31 @@ static void searches_try_all_choices(void) {
     }
 }
 
+// Without a schedule the search takes pairs where they are faster, and only where ranks share experts.
+static void searches_try_pairs(void) {
+    Machine machine = plain_machine();
+    Stack stack = plain_stack();
+    CostModel costs = ideal_costs(&machine, &stack);
+    ModelShape model = mixture();
+    for (int ep = 1; ep <= 4; ep *= 4) {
+        SearchSpace space = space_of(8);
+        ParallelConfig best;
+        space.grid.size[AXIS_EP] = ep, space.batch = 64, space.microbatch = 1;
+        double all = best_of(&costs, &model, &space, &best), others = INFINITY;
+        space.schedule = schedule_kind_paired()->name;
+        double pairs = ep > 1 ? best_of(&costs, &model, &space, NULL) : INFINITY;
+        for (int chunks = 1; chunks <= 2; chunks++) {
+            space.schedule = schedule_kind_default(chunks)->name;
+            others = fmin(others, best_of(&costs, &model, &space, NULL));
+        }
+        EXPECT(ep == 1 || pairs < others, "pairs take %g s, others %g s", pairs, others);
+        EXPECT(all == fmin(pairs, others), "ep %d: a search finds %g s, pairs take %g s, others %g s", ep,
+               all, pairs, others);
+        EXPECT(!strcmp(best.schedule, schedule_kind_paired()->name) == (pairs < others), "ep %d: %s", ep,
+               best.schedule);
+    }
+}
+
 // ---- rules --------------------------------------------------------------------------------------
 
 static ParallelConfig paired(ParallelConfig c) {
@@ -443,6 +468,7 @@ int main(int argc, char **argv) {
                                       {"experts share memory", experts_share_memory},
                                       {"own memory has experts", own_memory_has_experts},
                                       {"searches try all choices", searches_try_all_choices},
+                                      {"searches try pairs", searches_try_pairs},
                                       {"refusals name what works", refusals_name_what_works},
                                       {0}},
                        argc, argv);

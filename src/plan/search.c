@@ -216,9 +216,14 @@ static Status try_memory_choices(Search *s, ParallelConfig c) {
     return OK;
 }
 
-static const char *schedule_of(const Search *s, int chunks) {
-    if (s->space->schedule) return s->space->schedule;
-    return schedule_kind_default(chunks)->name;
+// Where several ranks share experts, rows may also travel to them while another microbatch computes.
+static Status try_schedules(Search *s, ParallelConfig c) {
+    const char *chosen = s->space->schedule;
+    c.schedule = chosen ? chosen : schedule_kind_default(c.chunks)->name;
+    TRY(try_memory_choices(s, c));
+    if (chosen || c.grid.size[AXIS_EP] <= 1 || parallel_config_microbatches(&c) == 1) return OK;
+    c.schedule = schedule_kind_paired()->name;
+    return try_memory_choices(s, c);
 }
 
 static Status try_grid(Search *s, ParallelConfig c) {
@@ -228,8 +233,7 @@ static Status try_grid(Search *s, ParallelConfig c) {
         c.chunks = chunks.values[i % chunks.count];
         c.microbatch = microbatches.values[i / chunks.count % microbatches.count];
         c.grid.size[AXIS_EP] = experts.values[i / chunks.count / microbatches.count];
-        c.schedule = schedule_of(s, c.chunks);
-        TRY(try_memory_choices(s, c));
+        TRY(try_schedules(s, c));
     }
     return OK;
 }
