@@ -28,20 +28,25 @@ static void *numbers(DType dtype, int64_t count) {
 
 // ---- the cut ----------------------------------------------------------------------------------------------
 
-// Tiles cover d, none is larger than the workspace holds, and two threads have the same number of them.
+// Tiles cover d, none is larger than the workspace holds, two threads have the same number of them, and of much work
+// both have some.
 static void cut_law(void) {
     static const int64_t SIZES[] = {1, 15, 16, 511, 513, 768, 1024, 1025, 1537, 2304, 3072, 8192, 50304};
     enum { NUM_SIZES = sizeof SIZES / sizeof SIZES[0] };
-    for (int i = 0; i < NUM_SIZES * NUM_SIZES; i++) {
-        int64_t rows = SIZES[i / NUM_SIZES], cols = SIZES[i % NUM_SIZES], inner = 8;
+    static const int64_t INNERS[] = {8, 50304};
+    for (int i = 0; i < 2 * 2 * NUM_SIZES * NUM_SIZES; i++) {
+        DType dtype = i % 2 ? BF16 : F32;
+        int64_t rows = SIZES[i / 4 / NUM_SIZES], cols = SIZES[i / 4 % NUM_SIZES], inner = INNERS[i / 2 % 2];
         Matmul p = {
-            .a = {NULL, rows, inner, BF16}, .b = {NULL, inner, cols, BF16}, .d = {NULL, rows, cols, BF16}};
+            .a = {NULL, rows, inner, dtype}, .b = {NULL, inner, cols, dtype}, .d = {NULL, rows, cols, dtype}};
         CpuCut cut = cpu_cut(&p);
         int64_t count = cut.down * cut.across;
         EXPECT(cut.down * cut.rows >= rows && cut.across * cut.cols >= cols, "[%lld, %lld]: not covered",
                (long long)rows, (long long)cols);
         EXPECT(count == 1 || count % 2 == 0, "[%lld, %lld]: %lld tiles", (long long)rows, (long long)cols,
                (long long)count);
+        EXPECT(count > 1 || rows < 64 || cols < 512 || inner == 8, "[%lld, %lld]: one tile of %lld terms",
+               (long long)rows, (long long)cols, (long long)inner);
         EXPECT(cut.rows <= HIGH_TILE_ROWS && cut.cols <= TILE_COLS, "[%lld, %lld]: tiles of [%lld, %lld]",
                (long long)rows, (long long)cols, (long long)cut.rows, (long long)cut.cols);
     }

@@ -180,9 +180,18 @@ void cpu_arithmetic(Text *out) {
 // ---- threads ----------------------------------------------------------------------------------------------
 
 // Waking a thread takes some microseconds, in which one thread alone handles some ten thousand elements.
+static int64_t useful_threads(int64_t elements) { return 1 + elements / 16384; }
+
 int cpu_team(const Exec *exec, int64_t elements) {
-    int64_t useful = 1 + elements / 16384;
+    int64_t useful = useful_threads(elements);
     return useful < exec->threads ? (int)useful : exec->threads;
+}
+
+static int64_t inner_of(const Matmul *p) { return p->transpose_a ? p->a.rows : p->a.cols; }
+
+int64_t cpu_product_elements(const Matmul *p) {
+    enum { PRODUCTS_PER_ELEMENT = 256 }; // multiplications that one thread does in the time of an element
+    return tensor_count(p->d) * inner_of(p) / PRODUCTS_PER_ELEMENT;
 }
 
 // ---- workspace --------------------------------------------------------------------------------------------
@@ -205,10 +214,19 @@ static bool has_high_tiles(const Matmul *p) {
     return p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
 }
 
+// Pairs of BF16 read an `a` that is not transposed where it is, and pack b once for all rows of a tile: there narrow tiles
+// cost nothing, and eight threads get one each. Of other products two do: a tile alone would be one thread's work.
+static int64_t wanted_tiles(const Matmul *p) {
+    bool pairs = cpu_factor_type(p->a.dtype) == BF16 && !cpu_by_amx(p);
+    return at_most(useful_threads(cpu_product_elements(p)), pairs && !p->transpose_a ? 8 : 2);
+}
+
 // Cuts d into an even number of tiles, so that two threads end together. Where there are many tiles they are high.
 CpuCut cpu_cut(const Matmul *p) {
     CpuCut cut = {.down = num_parts(p->d.rows, has_high_tiles(p) ? HIGH_TILE_ROWS : TILE_ROWS),
                   .across = num_parts(p->d.cols, TILE_COLS)};
+    int64_t wanted = wanted_tiles(p);
+    while (cut.down * cut.across < wanted && p->d.cols >= 2 * cut.across * LEAST_TILE_COLS) cut.across *= 2;
     if (cut.down * cut.across > 1 && cut.down % 2 && cut.across % 2) {
         if (cut.down > cut.across)
             cut.down++;
@@ -230,7 +248,7 @@ CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     CpuTileSizes s = {0};
     CpuCut cut = cpu_cut(p);
     int64_t rows = at_most(p->d.rows, cut.rows), cols = at_most(p->d.cols, cut.cols);
-    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols, depth = at_most(inner, PANEL_INNER);
+    int64_t inner = inner_of(p), depth = at_most(inner, PANEL_INNER);
     if (cpu_factor_type(p->a.dtype) == BF16) {
         Product tile = {.rows = rows, .cols = cols, .inner = inner, .dtype = p->d.dtype};
         tile.a.transpose = p->transpose_a;

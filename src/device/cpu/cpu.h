@@ -42,6 +42,7 @@ extern const Backend CPU_NAME(cpu_backend);
 
 // Threads that are worth waking for this many elements of work: exec->threads, or fewer.
 int cpu_team(const Exec *exec, int64_t elements);
+int64_t cpu_product_elements(const Matmul *p); // a product's work, as cpu_team counts it
 size_t cpu_workspace_bytes(const DeviceOptions *options, DeviceOp op, const void *args);
 
 // One side of a product: rows `stride` elements apart, F32 or BF16, used as they are or transposed.
@@ -132,6 +133,7 @@ enum {
     TILE_ROWS = 512,
     HIGH_TILE_ROWS = 1024,
     TILE_COLS = 768,
+    LEAST_TILE_COLS = 192, // of the tiles of products that have few
     PANEL_INNER = 512, // elements along the sum that are copied at a time
 };
 

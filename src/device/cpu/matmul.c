@@ -111,9 +111,6 @@ static void multiply_tile(Tile *tile, const CpuTileSizes *sizes, float *workspac
     if (rounds) round_sum(tile);
 }
 
-// Multiplications that one thread does in the time of some ten thousand elements (cpu_team).
-enum { PRODUCTS_PER_ELEMENT = 256 };
-
 // A product of several, and the number of its first tile among those of all.
 typedef struct {
     const Matmul *p;
@@ -132,9 +129,8 @@ typedef struct {
 
 static void cut_product(CutProducts *all, const Matmul *p) {
     CutProduct one = {p, cpu_cut(p), cpu_tile_sizes(p), all->tiles};
-    int64_t inner = p->transpose_a ? p->a.rows : p->a.cols;
     all->tiles += one.cut.down * one.cut.across;
-    all->elements += tensor_count(p->d) * inner / PRODUCTS_PER_ELEMENT;
+    all->elements += cpu_product_elements(p);
     if (one.sizes.all > all->workspace) all->workspace = one.sizes.all;
     all->products[all->count++] = one;
 }
