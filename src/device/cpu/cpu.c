@@ -214,8 +214,8 @@ static bool has_high_tiles(const Matmul *p) {
     return p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
 }
 
-// Pairs of BF16 read an `a` that is not transposed where it is, and pack b once for all rows of a tile: there narrow tiles
-// cost nothing, and eight threads get one each. Of other products two do: a tile alone would be one thread's work.
+// Pairs of BF16 read an `a` that is not transposed where it is, and pack b once for all rows of a tile: there narrow
+// tiles cost nothing, and eight threads get one each. Of other products two do: one tile would be one thread's work.
 static int64_t wanted_tiles(const Matmul *p) {
     bool pairs = cpu_factor_type(p->a.dtype) == BF16 && !cpu_by_amx(p);
     return at_most(useful_threads(cpu_product_elements(p)), pairs && !p->transpose_a ? 8 : 2);
