@@ -4,11 +4,12 @@
 //
 //   bench_plan_growth TRIREME MACHINE.yaml [TABLE] [--json FILE]   of `TRIREME bench --machine MACHINE.yaml`
 //
-// TABLE is one of them by its title. "against FLOPs" is the time that the cores of all ranks spend on a FLOP of the
-// model (72 B L S H^2 (1 + S/6H + V/12LH), without a pipeline's bubble) over that of the row above: attention's S^2 is
-// in the formula, so a number well above 1 is growth that nobody has explained. More ranks than cores take turns; the
-// planner, for which each has a core, says nothing of them.
+// TABLE is the title of one table. "against FLOPs" is the time that the cores of all ranks spend on a FLOP of the model
+// (of a GPT 72 B L S H^2 (1 + S/6H + V/12LH)), without a pipeline's bubble, over that of the row above: attention's
+// S^2 is in the formula, so a number well above 1 is growth that nobody has explained. More ranks than cores take
+// turns; the planner, for which each has a core, says nothing of them.
 #include "base/cores.h"
+#include "base/text.h"
 #include "median.h"
 #include "planned.h"
 #include "runs.h"
@@ -53,7 +54,7 @@ static const Series series[] = {
               "--micro-batch-size 1 --global-batch-size 2",
      .size_option = "--num-layers",
      .sizes = {2, 4, 8, 16, 24}},
-    {.title = "hidden size",
+    {.title = "hidden-size",
      .words = "--num-layers 2 --num-attention-heads 4 --seq-length 512 --vocab-size 8191 "
               "--micro-batch-size 1 --global-batch-size 2",
      .size_option = "--hidden-size",
@@ -80,7 +81,8 @@ static const Series series[] = {
     {.title = "context",
      .words =
          "--num-layers 1 --hidden-size 64 --num-attention-heads 1 --vocab-size 1023 "
-         "--micro-batch-size 1 --global-batch-size 1 --position-embedding-type rope --attention-dropout 0 --hidden-dropout 0",
+         "--micro-batch-size 1 --global-batch-size 1 --position-embedding-type rope --attention-dropout 0 "
+         "--hidden-dropout 0",
      .size_option = "--seq-length",
      .sizes = {8192, 16384, 32768, 65536},
      .axis = "c",
@@ -188,6 +190,14 @@ static Status grow_series(Bench *b, const Series *s) {
     return OK;
 }
 
+static Status no_table(const char *only) {
+    Text titles = {0};
+    for (int i = 0; i < NUM_SERIES; i++) text_add(&titles, "%s%s", i ? ", " : "", series[i].title);
+    Status status = fail(ERR_USAGE, "no table is named %s; there are %s", only, text_string(&titles));
+    text_free(&titles);
+    return status;
+}
+
 // `only`: the title of one table; NULL: all.
 static Status grow_all(Bench *b, const char *only) {
     bool found = false;
@@ -196,7 +206,7 @@ static Status grow_all(Bench *b, const char *only) {
         found = true;
         TRY(grow_series(b, &series[i]));
     }
-    return found ? OK : fail(ERR_USAGE, "no table is named %s; docs/performance.md has all of them", only);
+    return found ? OK : no_table(only);
 }
 
 int main(int argc, char **argv) {

@@ -45,10 +45,31 @@ static void cut_law(void) {
                (long long)rows, (long long)cols);
         EXPECT(count == 1 || count % 2 == 0, "[%lld, %lld]: %lld tiles", (long long)rows, (long long)cols,
                (long long)count);
-        EXPECT(count > 1 || rows < 64 || cols < 512 || inner == 8, "[%lld, %lld]: one tile of %lld terms",
-               (long long)rows, (long long)cols, (long long)inner);
+        EXPECT(count > 1 || cpu_team(&(Exec){.threads = 2}, cpu_product_elements(&p)) == 1,
+               "[%lld, %lld]: one tile of %lld terms", (long long)rows, (long long)cols, (long long)inner);
         EXPECT(cut.rows <= HIGH_TILE_ROWS && cut.cols <= TILE_COLS, "[%lld, %lld]: tiles of [%lld, %lld]",
                (long long)rows, (long long)cols, (long long)cut.rows, (long long)cut.cols);
+    }
+}
+
+// Generation asks for the workspace of its longest input, and computes shorter ones in it: of a product of one tile fewer
+// rows need no more.
+static void workspace_law(void) {
+    static const DType TYPES[] = {F32, BF16, F16};
+    static const int64_t COLS[] = {64, 192, 384, 768}, INNERS[] = {64, 768, 3072};
+    for (int i = 0; i < 3 * 4 * 3; i++) {
+        int64_t cols = COLS[i / 3 % 4], inner = INNERS[i / 12], before = 0;
+        DType dtype = TYPES[i % 3];
+        for (int64_t rows = 1; rows <= TILE_ROWS; rows++) {
+            Matmul p = {.a = {NULL, rows, inner, dtype},
+                        .b = {NULL, cols, inner, dtype},
+                        .d = {NULL, rows, cols, dtype},
+                        .transpose_b = true};
+            int64_t floats = cpu_tile_sizes(&p).all;
+            EXPECT(floats >= before, "[%lld, %lld] of %lld terms needs %lld floats, a row less %lld",
+                   (long long)rows, (long long)cols, (long long)inner, (long long)floats, (long long)before);
+            before = floats;
+        }
     }
 }
 
@@ -124,6 +145,9 @@ static void thread_law(void) {
         same_with_threads(
             (Shape){type, type, .tb = true, .bias = true, .rows = 520, .cols = 780, .inner = 700});
         same_with_threads((Shape){type, type, .rows = 1040, .cols = 1550, .inner = 270});
+        same_with_threads(
+            (Shape){type, type, .rows = 200, .cols = 700, .inner = 600}); // one tile, cut either way
+        same_with_threads((Shape){type, type, .rows = 300, .cols = 200, .inner = 1401});
     }
     omp_set_num_threads(1);
 }
@@ -365,6 +389,7 @@ static bool limit_changes_nothing(void) {
 int main(int argc, char **argv) {
     if (limit_changes_nothing()) return SKIPPED;
     return harness_run((const Test[]){{"cut", cut_law},
+                                      {"workspace", workspace_law},
                                       {"threads", thread_law},
                                       {"at once", at_once_law},
                                       {"piece", piece_law},

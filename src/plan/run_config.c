@@ -42,6 +42,6 @@ Status parallel_config_of_run(const Options *o, ParallelConfig *out) {
                             .overlap_gradients = o->overlap_grad_reduce,
                             .device = strcmp(o->device, "cuda") ? NULL : "cuda",
                             .muon = muon_options(o),
-                            .offload = o->device ? options_offload(o) : 0};
+                            .offload = strcmp(o->device, "cuda") ? 0 : options_offload(o)};
     return OK;
 }

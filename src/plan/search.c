@@ -112,7 +112,9 @@ static Choices sharding_choices(const Search *s, const ParallelConfig *c) {
     Choices choices = one(0);
     if (grid_count(c->grid, ROLE_REPLICAS) == 1) return choices;
     choose(&choices, 1);
-    if (!s->costs->stack->shards_weights || grid_along(c->grid, AXIS_PP) > 1) return choices;
+    if (parallel_config_kind(c)->pairs || !s->costs->stack->shards_weights ||
+        grid_along(c->grid, AXIS_PP) > 1)
+        return choices;
     choose(&choices, 2), choose(&choices, 3);
     return choices;
 }
@@ -140,8 +142,10 @@ static void describe(const ParallelConfig *c, char *text, size_t size) {
     char more[40] = "";
     int cp = grid_along(c->grid, AXIS_CP), ep = grid_along(c->grid, AXIS_EP);
     if (cp > 1 || ep > 1) snprintf(more, sizeof more, " c %d ep %d", cp, ep);
-    snprintf(text, size, "t %d p %d d %d%s, v %d, b %d%s%s%s", grid_along(c->grid, AXIS_TP),
-             grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP), more, c->chunks, c->microbatch,
+    const ScheduleKind *kind = parallel_config_kind(c);
+    snprintf(text, size, "t %d p %d d %d%s, v %d%s%s, b %d%s%s%s", grid_along(c->grid, AXIS_TP),
+             grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP), more, c->chunks,
+             kind->is_default ? "" : " ", kind->is_default ? "" : kind->name, c->microbatch,
              c->recompute == RECOMPUTE_NOTHING     ? ""
              : c->recompute == RECOMPUTE_SELECTIVE ? ", attention recomputed"
                                                    : ", recomputed",
@@ -216,12 +220,18 @@ static Status try_memory_choices(Search *s, ParallelConfig c) {
     return OK;
 }
 
-// Where several ranks share experts, rows may also travel to them while another microbatch computes.
+// Where several ranks share experts, rows may also travel to them while another microbatch computes. Other programs
+// than trireme have pairs in several chunks alone, or without a pipeline.
+static bool may_pair(const Search *s, const ParallelConfig *c) {
+    bool chunks = c->chunks > 1 || grid_along(c->grid, AXIS_PP) == 1;
+    return !s->space->schedule && grid_along(c->grid, AXIS_EP) > 1 && parallel_config_microbatches(c) > 1 &&
+           (chunks || s->costs->stack->is_trireme);
+}
+
 static Status try_schedules(Search *s, ParallelConfig c) {
-    const char *chosen = s->space->schedule;
-    c.schedule = chosen ? chosen : schedule_kind_default(c.chunks)->name;
+    c.schedule = s->space->schedule ? s->space->schedule : schedule_kind_default(c.chunks)->name;
     TRY(try_memory_choices(s, c));
-    if (chosen || c.grid.size[AXIS_EP] <= 1 || parallel_config_microbatches(&c) == 1) return OK;
+    if (!may_pair(s, &c)) return OK;
     c.schedule = schedule_kind_paired()->name;
     return try_memory_choices(s, c);
 }
@@ -339,6 +349,7 @@ static Status replay_best(Search *s, int most, Verdict verdict) {
 typedef struct {
     const char *name;
     int (*of)(const ParallelConfig *config);
+    const char *const *values; // the names of 0, 1, ...; NULL: numbers are told
 } Choice;
 
 static int tensor_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_TP); }
@@ -348,12 +359,18 @@ static int expert_ranks_of(const ParallelConfig *c) { return grid_along(c->grid,
 static int chunks_of(const ParallelConfig *c) { return c->chunks; }
 static int microbatch_of(const ParallelConfig *c) { return c->microbatch; }
 static int recompute_of(const ParallelConfig *c) { return (int)c->recompute; }
-
-static const Choice reported_choices[] = {
-    {"t", tensor_of}, {"p", pipeline_of},   {"c", context_of},          {"ep", expert_ranks_of},
-    {"v", chunks_of}, {"b", microbatch_of}, {"recompute", recompute_of}};
+static int pairs_of(const ParallelConfig *c) { return parallel_config_kind(c)->pairs; }
 
 static const char *const recompute_names[] = {"nothing", "attention", "layers", "layers"};
+static const char *const pairs_names[] = {"unpaired", "paired"};
+static const Choice reported_choices[] = {{"t", tensor_of, NULL},
+                                          {"p", pipeline_of, NULL},
+                                          {"c", context_of, NULL},
+                                          {"ep", expert_ranks_of, NULL},
+                                          {"v", chunks_of, NULL},
+                                          {"b", microbatch_of, NULL},
+                                          {"recompute", recompute_of, recompute_names},
+                                          {"schedule", pairs_of, pairs_names}};
 
 // Finds the fastest configuration that fits with a value of a choice: replays in the order of bounds, until none is
 // below the best time.
@@ -375,8 +392,8 @@ static Status add_alternative(Search *s, const Choice *choice, int value) {
     bool is_found;
     TRY(best_of_value(s, choice, value, &a->prediction, &is_found));
     if (!is_found) return OK;
-    if (choice->of == recompute_of)
-        snprintf(a->choice, sizeof a->choice, "recompute %s", recompute_names[value]);
+    if (choice->values)
+        snprintf(a->choice, sizeof a->choice, "%s %s", choice->name, choice->values[value]);
     else
         snprintf(a->choice, sizeof a->choice, "%s = %d", choice->name, value);
     s->out->num_alternatives++;

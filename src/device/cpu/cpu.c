@@ -214,19 +214,17 @@ static bool has_high_tiles(const Matmul *p) {
     return p->d.rows >= HIGH_TILE_ROWS && p->d.rows * p->d.cols >= 16LL * HIGH_TILE_ROWS * TILE_COLS;
 }
 
-// Pairs of BF16 read an `a` that is not transposed where it is, and pack b once for all rows of a tile: there narrow
-// tiles cost nothing, and eight threads get one each. Of other products two do: one tile would be one thread's work.
-static int64_t wanted_tiles(const Matmul *p) {
-    bool pairs = cpu_factor_type(p->a.dtype) == BF16 && !cpu_by_amx(p);
-    return at_most(useful_threads(cpu_product_elements(p)), pairs && !p->transpose_a ? 8 : 2);
+// One tile would be one thread's work: of a product with work for two its longer side is cut.
+static CpuCut halves(const Matmul *p) {
+    bool down = p->d.rows > p->d.cols, useful = useful_threads(cpu_product_elements(p)) > 1;
+    return (CpuCut){.down = 1 + (useful && down), .across = 1 + (useful && !down)};
 }
 
 // Cuts d into an even number of tiles, so that two threads end together. Where there are many tiles they are high.
 CpuCut cpu_cut(const Matmul *p) {
     CpuCut cut = {.down = num_parts(p->d.rows, has_high_tiles(p) ? HIGH_TILE_ROWS : TILE_ROWS),
                   .across = num_parts(p->d.cols, TILE_COLS)};
-    int64_t wanted = wanted_tiles(p);
-    while (cut.down * cut.across < wanted && p->d.cols >= 2 * cut.across * LEAST_TILE_COLS) cut.across *= 2;
+    if (cut.down * cut.across == 1) cut = halves(p);
     if (cut.down * cut.across > 1 && cut.down % 2 && cut.across % 2) {
         if (cut.down > cut.across)
             cut.down++;
@@ -247,12 +245,20 @@ static bool rows_compete(Tensor x) { return (size_t)x.cols * dtype_bytes(x.dtype
 CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     CpuTileSizes s = {0};
     CpuCut cut = cpu_cut(p);
-    int64_t rows = at_most(p->d.rows, cut.rows), cols = at_most(p->d.cols, cut.cols);
+    // Of halves as for the whole: fewer rows, which have less work and may be whole, never need more.
+    bool whole = p->d.rows <= TILE_ROWS && p->d.cols <= TILE_COLS;
+    int64_t rows = at_most(p->d.rows, whole ? TILE_ROWS : cut.rows);
+    int64_t cols = at_most(p->d.cols, whole ? TILE_COLS : cut.cols);
     int64_t inner = inner_of(p), depth = at_most(inner, PANEL_INNER);
     if (cpu_factor_type(p->a.dtype) == BF16) {
         Product tile = {.rows = rows, .cols = cols, .inner = inner, .dtype = p->d.dtype};
         tile.a.transpose = p->transpose_a;
-        return (cpu_by_amx(p) ? cpu_amx_sizes : cpu_pairs_sizes)(&tile);
+        if (!cpu_by_amx(p)) return cpu_pairs_sizes(&tile);
+        s = cpu_amx_sizes(&tile);
+        tile.rows = FEWEST_AMX_ROWS - 1; // fewer rows are made by pairs
+        int64_t few = cpu_pairs_sizes(&tile).all;
+        if (few > s.all) s.all = few;
+        return s;
     }
     bool copies = p->a.dtype != F32;
     if (p->d.dtype != F32) s.sum = rows * cpu_row_stride(cols);

@@ -133,7 +133,6 @@ enum {
     TILE_ROWS = 512,
     HIGH_TILE_ROWS = 1024,
     TILE_COLS = 768,
-    LEAST_TILE_COLS = 192, // of the tiles of products that have few
     PANEL_INNER = 512, // elements along the sum that are copied at a time
 };
 
