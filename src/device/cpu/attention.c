@@ -4,6 +4,7 @@
 // on the diagonal strips take only the keys that they see. One thread works on one head of one sample; backward
 // on the heads of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention),
 // algorithms 1 and 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
+#include "device/cpu/mask.h"
 #include "device/cpu/strips.h"
 #include "device/visible.h"
 #include <omp.h>
