@@ -17,6 +17,37 @@ static inline void round_keys(RoundKeys *keys, RngKey key) {
     }
 }
 
+#if __ARM_FEATURE_SVE_BITS
+
+// LANES blocks: there are instructions for the low and the high halves of products of 32-bit lanes.
+typedef struct {
+    Words c0, c1, c2, c3;
+} PhiloxBlocks;
+
+static inline PhiloxBlocks first_blocks(uint64_t sample, uint64_t block) {
+    const uint32_t first = (uint32_t)block;
+    PhiloxBlocks b = {.c0 = svindex_u32(first, 1), .c2 = (uint32_t)sample - (Words){0}};
+    b.c1 = (uint32_t)(block >> 32) - (Words)(b.c0 < first); // the carry: -1
+    b.c3 = (uint32_t)(sample >> 32) - (Words){0};
+    return b;
+}
+
+static inline PhiloxBlocks next_round(PhiloxBlocks b, const uint64_t key[2]) {
+    const uint32_t by0 = 0xD2511F53u, by1 = 0xCD9E8D57u;
+    Words high0 = svmulh_n_u32_x(svptrue_b32(), b.c0, by0), high1 = svmulh_n_u32_x(svptrue_b32(), b.c2, by1);
+    return (PhiloxBlocks){high1 ^ b.c1 ^ (uint32_t)key[0], b.c2 * by1, high0 ^ b.c3 ^ (uint32_t)key[1],
+                          b.c0 * by0};
+}
+
+// The words of LANES consecutive blocks, in the order of the elements.
+static inline void philox_words(const RoundKeys *keys, uint64_t sample, uint64_t block, uint32_t *words) {
+    PhiloxBlocks b = first_blocks(sample, block);
+    for (int round = 0; round < PHILOX_ROUNDS; round++) b = next_round(b, keys->word[round]);
+    svst4_u32(svptrue_b32(), words, svcreate4_u32(b.c0, b.c1, b.c2, b.c3));
+}
+
+#else
+
 // The products of the low halves of a's 64-bit lanes with k. Not left to the compiler: gcc would multiply 64
 // by 64 bits.
 static inline Wides wide_product(Wides a, uint32_t k) {
@@ -71,6 +102,8 @@ static inline void philox_words(const RoundKeys *keys, uint64_t sample, uint64_t
     store_words(words, a);
     store_words(words + 2 * LANES, b);
 }
+
+#endif
 
 enum { WORDS_TOGETHER = 4 * LANES }; // of LANES blocks
 enum { MASK_SPAN = 512 }; // elements whose words are made at a time: they stay in the first-level cache

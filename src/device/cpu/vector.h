@@ -3,7 +3,7 @@
 // Floats is as wide as the CPU's registers. A loop over n floats goes in steps of LANES; its last,
 // partial vector passes the same instructions as all others, so that an element's bits do not depend on
 // its place. NaN and infinity follow IEEE rules. Written with the vector extensions of gcc and clang,
-// which leave the choice of instructions to the compiler.
+// which leave the choice of instructions to the compiler, but where it makes a poor one.
 #pragma once
 #include "base/half.h"
 #include "device/cpu/cpu.h"
@@ -38,8 +38,7 @@ typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints
     __attribute__((vector_size(4 * LANES))); // also the result of a comparison: 0 or -1 per lane
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Halves __attribute__((vector_size(2 * LANES))); // the bits of bf16 or fp16
-typedef uint64_t Wides __attribute__((vector_size(4 * LANES)));  // half as many lanes
+typedef uint64_t Wides __attribute__((vector_size(4 * LANES))); // half as many lanes
 typedef int64_t Longs __attribute__((vector_size(4 * LANES)));
 typedef double Doubles __attribute__((vector_size(4 * LANES))); // half as many lanes
 enum { DOUBLE_LANES = LANES / 2 };
@@ -47,20 +46,54 @@ typedef float FloatsOfDoubles __attribute__((vector_size(4 * DOUBLE_LANES)));
 
 static inline Floats splat(float x) { return x - (Floats){0}; }
 
+// Halves are the bits of bf16 or fp16. SVE's loads and stores leave out lanes, and the high halves of lanes.
+#if __ARM_FEATURE_SVE_BITS
+enum { SVE = 1 };
+typedef uint32_t Halves __attribute__((vector_size(4 * LANES)));
+static inline svbool_t first_lanes(int64_t count) { return svwhilelt_b32_s64(0, count); }
+static inline svbool_t nans(Floats x) { return svcmpuo_f32(svptrue_b32(), x, x); }
+// Whether the compiler knows that all lanes exist. Then there is no mask, with which gcc would keep a sum twice.
+static inline bool is_whole(int64_t left) { return __builtin_constant_p(left) && left >= LANES; }
+#else
+enum { SVE = 0 };
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+#endif
+
+// x with `fill` in place of the zeros from lane `left` on.
+static inline Floats padded(Floats x, int64_t left, float fill) {
+#if __ARM_FEATURE_SVE_BITS
+    if (left < LANES && fill != 0) return svsel_f32(first_lanes(left), x, splat(fill));
+#else
+    for (int64_t lane = left; fill != 0 && lane < LANES; lane++) x[lane] = fill;
+#endif
+    return x;
+}
+
 // The next LANES floats, of which only `left` may exist: the others read as `fill`.
 static inline Floats load_padded(const float *from, int64_t left, float fill) {
+#if __ARM_FEATURE_SVE_BITS
+    if (!is_whole(left)) return padded(svld1_f32(first_lanes(left), from), left, fill);
+    Floats x;
+    memcpy(&x, from, sizeof x);
+    return x;
+#else
     Floats x = splat(fill);
     if (left >= LANES)
         memcpy(&x, from, sizeof x);
     else
         memcpy(&x, from, (size_t)left * sizeof(float));
     return x;
+#endif
 }
 
 static inline Floats load(const float *from, int64_t left) { return load_padded(from, left, 0); }
 
 // Not left to the compiler where there are 8 doubles: gcc would convert in halves.
 static inline Doubles load_doubles(const float *from, int64_t left) {
+#if __ARM_FEATURE_SVE_BITS
+    svuint64_t bits = svld1uw_u64(svwhilelt_b64_s64(0, left), (const uint32_t *)from);
+    return svcvt_f64_f32_x(svptrue_b64(), svreinterpret_f32_u64(bits));
+#else
     FloatsOfDoubles x = {0};
     if (left >= DOUBLE_LANES)
         memcpy(&x, from, sizeof x);
@@ -71,13 +104,46 @@ static inline Doubles load_doubles(const float *from, int64_t left) {
 #else
     return __builtin_convertvector(x, Doubles);
 #endif
+#endif
 }
 
 static inline void store(float *to, int64_t left, Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    if (!is_whole(left))
+        svst1_f32(first_lanes(left), to, x);
+    else
+        memcpy(to, &x, sizeof x);
+#else
     if (left >= LANES)
         memcpy(to, &x, sizeof x);
     else
         memcpy(to, &x, (size_t)left * sizeof(float));
+#endif
+}
+
+// The bits of the next LANES numbers of 16 bits, of which only `left` may exist: the others read as 0.
+static inline Halves load_halves(const void *from, int64_t left) {
+#if __ARM_FEATURE_SVE_BITS
+    return svld1uh_u32(first_lanes(left), from);
+#else
+    Halves h = {0};
+    if (left >= LANES)
+        memcpy(&h, from, sizeof h);
+    else
+        memcpy(&h, from, (size_t)left * sizeof h[0]);
+    return h;
+#endif
+}
+
+static inline void store_halves(void *to, int64_t left, Halves h) {
+#if __ARM_FEATURE_SVE_BITS
+    svst1h_u32(first_lanes(left), to, h);
+#else
+    if (left >= LANES)
+        memcpy(to, &h, sizeof h);
+    else
+        memcpy(to, &h, (size_t)left * sizeof h[0]);
+#endif
 }
 
 // ---- element types: rounded as base/half.h does -----------------------------------------------------------
@@ -86,6 +152,8 @@ static inline void store(float *to, int64_t left, Floats x) {
 static inline Words words_of(Halves h) {
 #if defined(__AVX512F__)
     return (Words)_mm512_cvtepu16_epi32((__m256i)h);
+#elif __ARM_FEATURE_SVE_BITS
+    return h;
 #else
     return __builtin_convertvector(h, Words);
 #endif
@@ -96,6 +164,8 @@ static inline Floats widen_bf16(Halves h) { return (Floats)(words_of(h) << 16); 
 static inline Halves high_halves(Words x) {
 #if defined(__AVX512F__)
     return (Halves)_mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)x, 16));
+#elif __ARM_FEATURE_SVE_BITS
+    return x >> 16;
 #else
     return __builtin_convertvector(x >> 16, Halves);
 #endif
@@ -112,6 +182,8 @@ static inline __mmask16 not_rounded_by_bf16(Floats x) {
 static inline Halves narrow_bf16(Floats x) {
 #if defined(__AVX512BF16__)
     if (__builtin_expect(!not_rounded_by_bf16(x), 1)) return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#elif __ARM_FEATURE_SVE_BITS && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return svreinterpret_u32_bf16(svcvt_bf16_f32_x(svptrue_b32(), x));
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     return (Halves)vcvt_bf16_f32((float32x4_t)x);
 #endif
@@ -119,6 +191,8 @@ static inline Halves narrow_bf16(Floats x) {
 #if defined(__AVX512F__)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
     return high_halves((Words)_mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet));
+#elif __ARM_FEATURE_SVE_BITS
+    return high_halves(svsel_u32(nans(x), quiet, rounded));
 #else
     Words nan = (Words)(x != x);
     return high_halves((nan & quiet) | (~nan & rounded));
@@ -130,6 +204,8 @@ static inline Floats widen_f16(Halves h) {
     return (Floats)_mm512_cvtph_ps((__m256i)h);
 #elif defined(__F16C__)
     return (Floats)_mm256_cvtph_ps((__m128i)h);
+#elif __ARM_FEATURE_SVE_BITS
+    return svcvt_f32_f16_x(svptrue_b32(), svreinterpret_f16_u32(h));
 #else
     Floats x;
     for (int lane = 0; lane < LANES; lane++) x[lane] = f16_to_f32(h[lane]);
@@ -137,13 +213,24 @@ static inline Floats widen_f16(Halves h) {
 #endif
 }
 
+// Of a NaN only the sign stays, as in f16_of_f32.
+static inline Words without_payload(Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    Words quiet = ((Words)x & 0x80000000) | 0x7fc00000;
+    return svsel_u32(nans(x), quiet, (Words)x);
+#else
+    Words nan = (Words)(x != x);
+    return ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
+#endif
+}
+
 static inline Halves narrow_f16(Floats x) {
 #if defined(__AVX512F__)
-    Words nan = (Words)(x != x), bits = ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
-    return (Halves)_mm512_cvtps_ph((__m512)bits, _MM_FROUND_TO_NEAREST_INT);
+    return (Halves)_mm512_cvtps_ph((__m512)without_payload(x), _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__F16C__)
-    Words nan = (Words)(x != x), bits = ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
-    return (Halves)_mm256_cvtps_ph((__m256)bits, _MM_FROUND_TO_NEAREST_INT);
+    return (Halves)_mm256_cvtps_ph((__m256)without_payload(x), _MM_FROUND_TO_NEAREST_INT);
+#elif __ARM_FEATURE_SVE_BITS
+    return svreinterpret_u32_f16(svcvt_f16_f32_x(svptrue_b32(), svreinterpret_f32_u32(without_payload(x))));
 #else
     Halves h;
     for (int lane = 0; lane < LANES; lane++) h[lane] = f16_of_f32(x[lane]);
@@ -151,35 +238,22 @@ static inline Halves narrow_f16(Floats x) {
 #endif
 }
 
-static inline Floats widen(DType dtype, const void *from) {
-    Halves h;
-    memcpy(&h, from, sizeof h);
-    return dtype == BF16 ? widen_bf16(h) : widen_f16(h);
-}
+static inline Floats widen(DType dtype, Halves h) { return dtype == BF16 ? widen_bf16(h) : widen_f16(h); }
 
 static inline Halves narrow(DType dtype, Floats x) { return dtype == BF16 ? narrow_bf16(x) : narrow_f16(x); }
 
 // The next LANES elements, of which only `left` may exist: the others read as `fill`.
 static inline Floats load_as(DType dtype, const void *from, int64_t left, float fill) {
     if (dtype == F32) return load_padded(from, left, fill);
-    if (left >= LANES) return widen(dtype, from);
-    uint16_t some[LANES] = {0};
-    memcpy(some, from, (size_t)left * sizeof some[0]);
-    Floats x = widen(dtype, some);
-    for (int64_t lane = left; fill != 0 && lane < LANES; lane++) x[lane] = fill;
-    return x;
+    if (!SVE && left >= LANES) return widen(dtype, load_halves(from, LANES));
+    return padded(widen(dtype, load_halves(from, left)), left, fill);
 }
 
 static inline void store_as(DType dtype, void *to, int64_t left, Floats x) {
-    if (dtype == F32) {
+    if (dtype == F32)
         store(to, left, x);
-        return;
-    }
-    Halves h = narrow(dtype, x);
-    if (left >= LANES)
-        memcpy(to, &h, sizeof h);
     else
-        memcpy(to, &h, (size_t)left * sizeof h[0]);
+        store_halves(to, left, narrow(dtype, x));
 }
 
 // Kernels are compiled once per element type: E of ops.h, a number to load and to store.
@@ -216,17 +290,33 @@ static inline Floats fused(Floats a, Floats b, Floats c) {
 }
 
 static inline Floats square_root(Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    return svsqrt_f32_x(svptrue_b32(), x);
+#else
     for (int lane = 0; lane < LANES; lane++) x[lane] = sqrtf(x[lane]);
     return x;
+#endif
 }
 
 // The larger; a NaN in either argument wins.
-static inline Floats larger(Floats a, Floats b) { return choose((a >= b) | (a != a), a, b); }
+static inline Floats larger(Floats a, Floats b) {
+#if __ARM_FEATURE_SVE_BITS
+    return svmax_f32_x(svptrue_b32(), a, b);
+#else
+    return choose((a >= b) | (a != a), a, b);
+#endif
+}
 
 // By halves, in vectors of any width.
 static inline float sum_lanes(Floats x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)x);
+#elif __ARM_FEATURE_SVE_BITS // whose own sum of the lanes adds neighbours first
+    Floats others = svext_f32(x, x, LANES / 2);
+    x += others, others = svext_f32(x, x, LANES / 4);
+    x += others, others = svext_f32(x, x, LANES / 8);
+    x += others;
+    return LANES == 16 ? x[0] + x[1] : x[0];
 #else
     float sum[LANES];
     memcpy(sum, &x, sizeof x);
@@ -244,10 +334,14 @@ static inline float dot(const Element *a, const Element *b, int64_t count) {
 }
 
 static inline float max_lanes(Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    return svmaxv_f32(svptrue_b32(), x);
+#else
     float max = x[0];
     for (int lane = 1; lane < LANES; lane++)
         if (x[lane] > max || isnan(x[lane])) max = x[lane];
     return max;
+#endif
 }
 
 // 1 / x to about 1 unit in the last place, for x of at most 2^125 and no smaller than 2^-125.
@@ -269,6 +363,9 @@ static inline Floats scaled_by_power(Floats x, Floats shifted, Floats n) {
 #if defined(__AVX512F__)
     (void)shifted;
     return (Floats)_mm512_scalef_ps((__m512)x, (__m512)n);
+#elif __ARM_FEATURE_SVE_BITS
+    (void)n;
+    return svscale_f32_x(svptrue_b32(), x, (Ints)shifted - (Ints)splat(EXPONENT_ROUND));
 #else
     (void)n;
     Ints exponent = (Ints)shifted - (Ints)splat(EXPONENT_ROUND);
