@@ -22,12 +22,35 @@ static inline void fixture_close(Fixture *b) {
     for (int i = 0; i < b->num_blocks; i++) free(b->blocks[i]);
 }
 
+// The laws run on the variants that run here: on all, or on those whose names begin with TRIREME_TEST_VARIANTS.
+static inline const char *names_variants(void) { return getenv("TRIREME_TEST_VARIANTS"); }
+static inline bool wants_variant(const CpuVariant *variant) {
+    const char *start = names_variants();
+    return variant->runs_here() && (!start || !strncmp(variant->name, start, strlen(start)));
+}
+
+// Whether one that follows shares the variant's kernels of a type.
+static inline bool shares_kernels(const CpuVariant *variant, DType type) {
+    for (const CpuVariant *v = variant + 1; v < cpu_variants + num_cpu_variants; v++)
+        if (wants_variant(v) && v->of[type] == variant->of[type]) return true;
+    return false;
+}
+
+static inline void expect_variants(int count) {
+    EXPECT(count > 0, "no variant runs here that TRIREME_TEST_VARIANTS names");
+}
+
+// In F32; what variants share runs once.
 static inline void each_variant(void (*law)(Fixture *)) {
-    for (int i = 0; i < num_cpu_variants; i++) {
-        Fixture b = {.variant = &cpu_variants[i]};
-        if (b.variant->runs_here()) law(&b);
+    int count = 0;
+    for (const CpuVariant *v = cpu_variants; v < cpu_variants + num_cpu_variants; v++) {
+        if (!wants_variant(v) || shares_kernels(v, F32)) continue;
+        Fixture b = {.variant = v};
+        law(&b);
         fixture_close(&b);
+        count++;
     }
+    expect_variants(count);
 }
 
 // ---- tensors ----------------------------------------------------------------------------------------------

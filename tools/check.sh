@@ -60,12 +60,18 @@ run_checks() {
     tools/test_times build/gcc
 }
 
-# The tests of what differs between processors, their short form, that run on arm64.
+# The tests of what differs between processors, their short form, that run on arm64: with NEON, where a CPU has SVE of a
+# width that no kernels are for.
 arm64_tests='test_base_(hash|rng|float8|blocks)|test_device_(cpu|cpu_types|attention|numbers|float8)'
-# Those of what differs between CPUs of arm64, and these CPUs: without a unit for bf16, with one, and SVE of every width
-# that has kernels.
-arm64_products='test_device_(product|limit|matmul)'
-arm64_cpus=(cortex-a72 'max,sve128=on' 'max,sve256=on' 'max,sve512=on')
+arm64_cpu='max,sve128=on'
+# Those of the kernels for SVE alone, and CPUs with each width and a unit for bf16; on CPUs without one bf16 differs.
+arm64_kernels='test_device_(cpu|cpu_types|attention|numbers|float8|limit)'
+arm64_kernel_cpus=('max,sve256=on' 'max,sve512=on')
+arm64_bf16='test_device_(cpu_types|attention|numbers)'
+arm64_bf16_cpus=('a64fx,sve512=off' a64fx)
+# Those of products, and CPUs that differ in them: without a unit for bf16, with one, and SVE of each width.
+arm64_products='test_device_(product|limit|matmul)(_piece)?'
+arm64_product_cpus=(cortex-a72 "$arm64_cpu" "${arm64_bf16_cpus[@]}")
 
 # The program and these tests for arm64, under an emulator, where the compiler and QEMU are. Optimised little but for the
 # kernels' vectors: that takes half of the time, and bits do not depend on it.
@@ -79,12 +85,24 @@ check_arm64() {
     configure_and_build build/arm64 "warnings are errors: gcc for arm64" "trireme $programs" \
         -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/arm64.cmake" -DTRIREME_WERROR=ON -DTRIREME_TEST_FLAGS=-O0 -DCMAKE_BUILD_TYPE=Debug \
         -DCMAKE_C_FLAGS_DEBUG="-O1 -ftree-vectorize -Wno-format-truncation" -DCMAKE_CXX_FLAGS_DEBUG=-O1
-    TRIREME_TEST_SHORT=1 stage "tests on arm64, emulated" run_tests build/arm64 -R "^($arm64_tests)\$"
-    for cpu in "${arm64_cpus[@]}"; do
-        QEMU_CPU=$cpu TRIREME_TEST_SHORT=1 stage "products on arm64 ($cpu), emulated" \
-            run_tests build/arm64 -R "^${arm64_products}(_piece)?\$" -E "^test_device_matmul\$"
+    arm64_stage "tests on arm64" "$arm64_cpu" "$arm64_tests"
+    for cpu in "${arm64_kernel_cpus[@]}"; do
+        TRIREME_TEST_VARIANTS=sve TRIREME_TEST_DEVICE=cpu \
+            arm64_stage "kernels for SVE on arm64" "$cpu" "$arm64_kernels"
+    done
+    for cpu in "${arm64_bf16_cpus[@]}"; do
+        TRIREME_TEST_VARIANTS=sve TRIREME_TEST_DEVICE=cpu \
+            arm64_stage "kernels for SVE on arm64" "$cpu" "$arm64_bf16"
+    done
+    for cpu in "${arm64_product_cpus[@]}"; do
+        arm64_stage "products on arm64" "$cpu" "$arm64_products" -E "^test_device_matmul\$"
     done
     stage "training on arm64, emulated" tests/arm64.sh build/gcc/trireme build/arm64/trireme
+}
+
+# arm64_stage LABEL CPU TESTS CTEST_OPTION...
+arm64_stage() {
+    QEMU_CPU=$2 TRIREME_TEST_SHORT=1 stage "$1 ($2), emulated" run_tests build/arm64 -R "^($3)\$" "${@:4}"
 }
 
 # The kernels of the GPU that a build has, where there is nvcc.

@@ -4,6 +4,7 @@
 // on the diagonal strips take only the keys that they see. One thread works on one head of one sample; backward
 // on the heads of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention),
 // algorithms 1 and 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
+#include "device/cpu/mask.h"
 #include "device/cpu/strips.h"
 #include "device/visible.h"
 #include <omp.h>
@@ -249,6 +250,8 @@ static void add_rows(const Head *head, Blocks at, const Term *left, int64_t stri
 static inline Floats greater(Floats a, Floats b) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif __ARM_FEATURE_SVE_BITS
+    return svsel_f32(svcmpgt_f32(svptrue_b32(), a, b), a, b);
 #else
     return choose(a > b, a, b);
 #endif
@@ -257,6 +260,8 @@ static inline Floats greater(Floats a, Floats b) {
 static inline bool any_exceeds(Floats x, float limit) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(limit), _CMP_GT_OQ);
+#elif __ARM_FEATURE_SVE_BITS
+    return svptest_any(svptrue_b32(), svcmpgt_n_f32(svptrue_b32(), x, limit));
 #else
     Ints exceeds = x > limit;
     int32_t any = 0;
@@ -309,16 +314,17 @@ static void scale_row(float *row, int64_t count, float by) {
 
 // Terms along a row that replace it from its start.
 static inline void store_terms(float *row, int64_t at, Floats x) {
-    Halves rounded = nearest_bf16(x);
     if (PAIR == 1)
         store(row + at, LANES, x);
     else
-        memcpy((uint16_t *)row + at, &rounded, sizeof rounded);
+        store_halves((uint16_t *)row + at, LANES, nearest_bf16(x));
 }
 
 static float greatest_lane(Floats x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)x);
+#elif __ARM_FEATURE_SVE_BITS
+    return svmaxnmv_f32(svptrue_b32(), x);
 #else
     float greatest[LANES];
     memcpy(greatest, &x, sizeof x);

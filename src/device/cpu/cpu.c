@@ -24,8 +24,12 @@ static bool always(void) { return true; }
 static bool never(void) { return false; }
 
 extern const Backend cpu_backend_baseline_BF16, cpu_backend_baseline_F16;
-#define OF(isa)                                                                                              \
-    { [F32] = &cpu_backend_##isa##_F32, [BF16] = &cpu_backend_##isa##_BF16, [F16] = &cpu_backend_##isa##_F16 }
+#define OF_WITH(isa, bf16)                                                                                   \
+    {                                                                                                        \
+        [F32] = &cpu_backend_##isa##_F32, [BF16] = &cpu_backend_##bf16##_BF16,                               \
+        [F16] = &cpu_backend_##isa##_F16                                                                     \
+    }
+#define OF(isa) OF_WITH(isa, isa)
 
 #ifdef TRIREME_X86_LEVELS
 extern const Backend cpu_backend_v3_F32, cpu_backend_v3_BF16, cpu_backend_v3_F16;
@@ -61,13 +65,14 @@ static bool runs_v4_amx(void) {
            syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
 }
 
-#define OF_V4(bf16)                                                                                          \
-    { [F32] = &cpu_backend_v4_F32, [BF16] = &cpu_backend_##bf16##_BF16, [F16] = &cpu_backend_v4_F16 }
-
 #endif
 #ifdef TRIREME_ARM_LEVELS
 extern const Backend cpu_backend_neonbf16_BF16;
+extern const Backend cpu_backend_sve256_F32, cpu_backend_sve256_BF16, cpu_backend_sve256_F16;
+extern const Backend cpu_backend_sve512_F32, cpu_backend_sve512_BF16, cpu_backend_sve512_F16;
+extern const Backend cpu_backend_sve256bf16_BF16, cpu_backend_sve512bf16_BF16;
 
+// Every arm64 CPU has vectors of 4 floats, NEON, and multiplies them as `fused` does.
 static bool runs_neon_bf16(void) { return getauxval(AT_HWCAP2) & HWCAP2_BF16; }
 
 // Code for SVE is compiled for one width: that which Linux gives this process.
@@ -79,31 +84,26 @@ static bool has_sve(int bytes) {
 
 static bool runs_sve256(void) { return has_sve(32); }
 static bool runs_sve512(void) { return has_sve(64); }
-static bool runs_sve256_bf16(void) { return runs_sve256() && runs_neon_bf16(); }
-static bool runs_sve512_bf16(void) { return runs_sve512() && runs_neon_bf16(); }
-
-// Every arm64 CPU has vectors of 4 floats and multiplies them as `fused` does. SVE is for products in fp32 alone.
-#define OF_NEON(bf16)                                                                                        \
-    {                                                                                                        \
-        [F32] = &cpu_backend_baseline_F32, [BF16] = &cpu_backend_##bf16##_BF16,                              \
-        [F16] = &cpu_backend_baseline_F16                                                                    \
-    }
+// Products of bf16 are NEON's, roundings to it SVE's.
+static bool has_bf16(void) { return runs_neon_bf16() && getauxval(AT_HWCAP2) & HWCAP2_SVEBF16; }
+static bool runs_sve256_bf16(void) { return runs_sve256() && has_bf16(); }
+static bool runs_sve512_bf16(void) { return runs_sve512() && has_bf16(); }
 
 #endif
 
 const CpuVariant cpu_variants[] = {
 #ifdef TRIREME_X86_LEVELS
-    {"amx", "x86-64-v4 avx512_bf16 amx_bf16", OF_V4(v4amx), runs_v4_amx, never},
-    {"avx512_bf16", "x86-64-v4 avx512_bf16", OF_V4(v4bf16), runs_v4_bf16, slow_v4_bf16},
-    {"avx512", "x86-64-v4", OF_V4(v4), runs_v4, never},
+    {"amx", "x86-64-v4 avx512_bf16 amx_bf16", OF_WITH(v4, v4amx), runs_v4_amx, never},
+    {"avx512_bf16", "x86-64-v4 avx512_bf16", OF_WITH(v4, v4bf16), runs_v4_bf16, slow_v4_bf16},
+    {"avx512", "x86-64-v4", OF(v4), runs_v4, never},
     {"avx2", "x86-64-v3", OF(v3), runs_v3, never},
 #endif
 #ifdef TRIREME_ARM_LEVELS
-    {"sve512_bf16", "armv8-a sve512 bf16", OF_NEON(neonbf16), runs_sve512_bf16, never},
-    {"sve512", "armv8-a sve512", OF_NEON(baseline), runs_sve512, never},
-    {"sve256_bf16", "armv8-a sve256 bf16", OF_NEON(neonbf16), runs_sve256_bf16, never},
-    {"sve256", "armv8-a sve256", OF_NEON(baseline), runs_sve256, never},
-    {"neon_bf16", "armv8-a bf16", OF_NEON(neonbf16), runs_neon_bf16, never},
+    {"sve512_bf16", "armv8-a sve512 bf16", OF_WITH(sve512, sve512bf16), runs_sve512_bf16, never},
+    {"sve512", "armv8-a sve512", OF(sve512), runs_sve512, never},
+    {"sve256_bf16", "armv8-a sve256 bf16", OF_WITH(sve256, sve256bf16), runs_sve256_bf16, never},
+    {"sve256", "armv8-a sve256", OF(sve256), runs_sve256, never},
+    {"neon_bf16", "armv8-a bf16", OF_WITH(baseline, neonbf16), runs_neon_bf16, never},
 #endif
     {"baseline", "baseline", OF(baseline), always, never},
 };

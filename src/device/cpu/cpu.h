@@ -10,7 +10,7 @@
 
 typedef struct {
     const char *name;              // "avx512": a value of TRIREME_MAX_CPU_ISA
-    const char *isa;               // "x86-64-v4", with units for products: "bf16", "amx", "sve256"
+    const char *isa;               // "x86-64-v4", with units for products: "bf16", "amx"
     const Backend *of[NUM_DTYPES]; // by element type
     bool (*runs_here)(void);
     bool (*slow_here)(void); // where it runs: whether the next one is faster

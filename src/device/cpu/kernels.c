@@ -2,6 +2,7 @@
 // as loops over rows, panels of columns or blocks that OpenMP hands out. Each piece is computed by one
 // thread in one order.
 #include "device/cpu/cpu.h"
+#include "device/cpu/mask.h"
 #include "device/cpu/vector.h"
 
 static Element *row_of(Tensor x, int64_t row) { return (Element *)x.data + row * x.cols; }

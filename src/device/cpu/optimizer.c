@@ -120,16 +120,12 @@ static inline Floats load_parameter(Tensor parameter, Tensor halves, bool split,
     return (Floats)(value + (Words)remainder);
 }
 
-static inline void store_halves(void *to, int64_t at, int64_t left, Halves x) {
-    memcpy((uint16_t *)to + at, &x, (size_t)at_most(left, LANES) * sizeof(uint16_t));
-}
-
 static inline void store_parameter(Tensor parameter, Tensor value, bool split, int64_t at, int64_t left,
                                    Floats x) {
     if (split) {
         Words bits = (Words)choose(x == x, x, splat(NAN));
-        store_halves(value.data, at, left, high_halves(bits + 0x8000));
-        store_halves(parameter.data, at, left, high_halves(bits << 16));
+        store_halves((uint16_t *)value.data + at, left, high_halves(bits + 0x8000));
+        store_halves((uint16_t *)parameter.data + at, left, high_halves(bits << 16));
         return;
     }
     store(vector(parameter) + at, left, x);

@@ -25,8 +25,8 @@ _Static_assert(PAIR == 2, "tiles are products of bf16");
 #else
 enum { TILES = 0, STRIP = 4, TERMS = 1 };
 #endif
-// Sums that fill the registers and leave some for the factors.
-enum { VECTORS = LANES == 16 ? 4 : 2, PANEL = VECTORS * LANES };
+// Sums that fill the registers, 32 of AVX-512 and SVE, and leave some for the factors.
+enum { VECTORS = LANES == 16 || SVE ? 4 : 2, PANEL = VECTORS * LANES };
 
 typedef struct {
     const Term *data;
@@ -139,15 +139,6 @@ static inline Floats load_terms(const Element *from, int64_t left) {
     if (PAIR == 1) return load_e(from, left);
     Floats x = {0};
     if (left >= PAIR * LANES)
-        memcpy(&x, from, sizeof x);
-    else
-        memcpy(&x, from, (size_t)left * sizeof *from);
-    return x;
-}
-
-static inline Halves load_halves(const Element *from, int64_t left) {
-    Halves x = {0};
-    if (left >= LANES)
         memcpy(&x, from, sizeof x);
     else
         memcpy(&x, from, (size_t)left * sizeof *from);

@@ -1,10 +1,9 @@
-// The arithmetic of one instruction set: vectors of floats, the element types in memory, exp, and the
-// words of dropout masks.
+// The arithmetic of one instruction set: vectors of floats, the element types in memory, and exp.
 //
 // Floats is as wide as the CPU's registers. A loop over n floats goes in steps of LANES; its last,
 // partial vector passes the same instructions as all others, so that an element's bits do not depend on
 // its place. NaN and infinity follow IEEE rules. Written with the vector extensions of gcc and clang,
-// which leave the choice of instructions to the compiler.
+// which leave the choice of instructions to the compiler, but where it makes a poor one.
 #pragma once
 #include "base/half.h"
 #include "device/cpu/cpu.h"
@@ -39,8 +38,7 @@ typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints
     __attribute__((vector_size(4 * LANES))); // also the result of a comparison: 0 or -1 per lane
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Halves __attribute__((vector_size(2 * LANES))); // the bits of bf16 or fp16
-typedef uint64_t Wides __attribute__((vector_size(4 * LANES)));  // half as many lanes
+typedef uint64_t Wides __attribute__((vector_size(4 * LANES))); // half as many lanes
 typedef int64_t Longs __attribute__((vector_size(4 * LANES)));
 typedef double Doubles __attribute__((vector_size(4 * LANES))); // half as many lanes
 enum { DOUBLE_LANES = LANES / 2 };
@@ -48,20 +46,54 @@ typedef float FloatsOfDoubles __attribute__((vector_size(4 * DOUBLE_LANES)));
 
 static inline Floats splat(float x) { return x - (Floats){0}; }
 
+// Halves are the bits of bf16 or fp16. SVE's loads and stores leave out lanes, and the high halves of lanes.
+#if __ARM_FEATURE_SVE_BITS
+enum { SVE = 1 };
+typedef uint32_t Halves __attribute__((vector_size(4 * LANES)));
+static inline svbool_t first_lanes(int64_t count) { return svwhilelt_b32_s64(0, count); }
+static inline svbool_t nans(Floats x) { return svcmpuo_f32(svptrue_b32(), x, x); }
+// Whether the compiler knows that all lanes exist. Then there is no mask, with which gcc would keep a sum twice.
+static inline bool is_whole(int64_t left) { return __builtin_constant_p(left) && left >= LANES; }
+#else
+enum { SVE = 0 };
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+#endif
+
+// x with `fill` in place of the zeros from lane `left` on.
+static inline Floats padded(Floats x, int64_t left, float fill) {
+#if __ARM_FEATURE_SVE_BITS
+    if (left < LANES && fill != 0) return svsel_f32(first_lanes(left), x, splat(fill));
+#else
+    for (int64_t lane = left; fill != 0 && lane < LANES; lane++) x[lane] = fill;
+#endif
+    return x;
+}
+
 // The next LANES floats, of which only `left` may exist: the others read as `fill`.
 static inline Floats load_padded(const float *from, int64_t left, float fill) {
+#if __ARM_FEATURE_SVE_BITS
+    if (!is_whole(left)) return padded(svld1_f32(first_lanes(left), from), left, fill);
+    Floats x;
+    memcpy(&x, from, sizeof x);
+    return x;
+#else
     Floats x = splat(fill);
     if (left >= LANES)
         memcpy(&x, from, sizeof x);
     else
         memcpy(&x, from, (size_t)left * sizeof(float));
     return x;
+#endif
 }
 
 static inline Floats load(const float *from, int64_t left) { return load_padded(from, left, 0); }
 
 // Not left to the compiler where there are 8 doubles: gcc would convert in halves.
 static inline Doubles load_doubles(const float *from, int64_t left) {
+#if __ARM_FEATURE_SVE_BITS
+    svuint64_t bits = svld1uw_u64(svwhilelt_b64_s64(0, left), (const uint32_t *)from);
+    return svcvt_f64_f32_x(svptrue_b64(), svreinterpret_f32_u64(bits));
+#else
     FloatsOfDoubles x = {0};
     if (left >= DOUBLE_LANES)
         memcpy(&x, from, sizeof x);
@@ -72,13 +104,46 @@ static inline Doubles load_doubles(const float *from, int64_t left) {
 #else
     return __builtin_convertvector(x, Doubles);
 #endif
+#endif
 }
 
 static inline void store(float *to, int64_t left, Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    if (!is_whole(left))
+        svst1_f32(first_lanes(left), to, x);
+    else
+        memcpy(to, &x, sizeof x);
+#else
     if (left >= LANES)
         memcpy(to, &x, sizeof x);
     else
         memcpy(to, &x, (size_t)left * sizeof(float));
+#endif
+}
+
+// The bits of the next LANES numbers of 16 bits, of which only `left` may exist: the others read as 0.
+static inline Halves load_halves(const void *from, int64_t left) {
+#if __ARM_FEATURE_SVE_BITS
+    return svld1uh_u32(first_lanes(left), from);
+#else
+    Halves h = {0};
+    if (left >= LANES)
+        memcpy(&h, from, sizeof h);
+    else
+        memcpy(&h, from, (size_t)left * sizeof h[0]);
+    return h;
+#endif
+}
+
+static inline void store_halves(void *to, int64_t left, Halves h) {
+#if __ARM_FEATURE_SVE_BITS
+    svst1h_u32(first_lanes(left), to, h);
+#else
+    if (left >= LANES)
+        memcpy(to, &h, sizeof h);
+    else
+        memcpy(to, &h, (size_t)left * sizeof h[0]);
+#endif
 }
 
 // ---- element types: rounded as base/half.h does -----------------------------------------------------------
@@ -87,6 +152,8 @@ static inline void store(float *to, int64_t left, Floats x) {
 static inline Words words_of(Halves h) {
 #if defined(__AVX512F__)
     return (Words)_mm512_cvtepu16_epi32((__m256i)h);
+#elif __ARM_FEATURE_SVE_BITS
+    return h;
 #else
     return __builtin_convertvector(h, Words);
 #endif
@@ -97,6 +164,8 @@ static inline Floats widen_bf16(Halves h) { return (Floats)(words_of(h) << 16); 
 static inline Halves high_halves(Words x) {
 #if defined(__AVX512F__)
     return (Halves)_mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)x, 16));
+#elif __ARM_FEATURE_SVE_BITS
+    return x >> 16;
 #else
     return __builtin_convertvector(x >> 16, Halves);
 #endif
@@ -113,6 +182,8 @@ static inline __mmask16 not_rounded_by_bf16(Floats x) {
 static inline Halves narrow_bf16(Floats x) {
 #if defined(__AVX512BF16__)
     if (__builtin_expect(!not_rounded_by_bf16(x), 1)) return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#elif __ARM_FEATURE_SVE_BITS && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return svreinterpret_u32_bf16(svcvt_bf16_f32_x(svptrue_b32(), x));
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     return (Halves)vcvt_bf16_f32((float32x4_t)x);
 #endif
@@ -120,6 +191,8 @@ static inline Halves narrow_bf16(Floats x) {
 #if defined(__AVX512F__)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
     return high_halves((Words)_mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet));
+#elif __ARM_FEATURE_SVE_BITS
+    return high_halves(svsel_u32(nans(x), quiet, rounded));
 #else
     Words nan = (Words)(x != x);
     return high_halves((nan & quiet) | (~nan & rounded));
@@ -131,6 +204,8 @@ static inline Floats widen_f16(Halves h) {
     return (Floats)_mm512_cvtph_ps((__m256i)h);
 #elif defined(__F16C__)
     return (Floats)_mm256_cvtph_ps((__m128i)h);
+#elif __ARM_FEATURE_SVE_BITS
+    return svcvt_f32_f16_x(svptrue_b32(), svreinterpret_f16_u32(h));
 #else
     Floats x;
     for (int lane = 0; lane < LANES; lane++) x[lane] = f16_to_f32(h[lane]);
@@ -138,13 +213,24 @@ static inline Floats widen_f16(Halves h) {
 #endif
 }
 
+// Of a NaN only the sign stays, as in f16_of_f32.
+static inline Words without_payload(Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    Words quiet = ((Words)x & 0x80000000) | 0x7fc00000;
+    return svsel_u32(nans(x), quiet, (Words)x);
+#else
+    Words nan = (Words)(x != x);
+    return ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
+#endif
+}
+
 static inline Halves narrow_f16(Floats x) {
 #if defined(__AVX512F__)
-    Words nan = (Words)(x != x), bits = ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
-    return (Halves)_mm512_cvtps_ph((__m512)bits, _MM_FROUND_TO_NEAREST_INT);
+    return (Halves)_mm512_cvtps_ph((__m512)without_payload(x), _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__F16C__)
-    Words nan = (Words)(x != x), bits = ((Words)x & ~(nan & 0x7fffffff)) | (nan & 0x7fc00000);
-    return (Halves)_mm256_cvtps_ph((__m256)bits, _MM_FROUND_TO_NEAREST_INT);
+    return (Halves)_mm256_cvtps_ph((__m256)without_payload(x), _MM_FROUND_TO_NEAREST_INT);
+#elif __ARM_FEATURE_SVE_BITS
+    return svreinterpret_u32_f16(svcvt_f16_f32_x(svptrue_b32(), svreinterpret_f32_u32(without_payload(x))));
 #else
     Halves h;
     for (int lane = 0; lane < LANES; lane++) h[lane] = f16_of_f32(x[lane]);
@@ -152,35 +238,22 @@ static inline Halves narrow_f16(Floats x) {
 #endif
 }
 
-static inline Floats widen(DType dtype, const void *from) {
-    Halves h;
-    memcpy(&h, from, sizeof h);
-    return dtype == BF16 ? widen_bf16(h) : widen_f16(h);
-}
+static inline Floats widen(DType dtype, Halves h) { return dtype == BF16 ? widen_bf16(h) : widen_f16(h); }
 
 static inline Halves narrow(DType dtype, Floats x) { return dtype == BF16 ? narrow_bf16(x) : narrow_f16(x); }
 
 // The next LANES elements, of which only `left` may exist: the others read as `fill`.
 static inline Floats load_as(DType dtype, const void *from, int64_t left, float fill) {
     if (dtype == F32) return load_padded(from, left, fill);
-    if (left >= LANES) return widen(dtype, from);
-    uint16_t some[LANES] = {0};
-    memcpy(some, from, (size_t)left * sizeof some[0]);
-    Floats x = widen(dtype, some);
-    for (int64_t lane = left; fill != 0 && lane < LANES; lane++) x[lane] = fill;
-    return x;
+    if (!SVE && left >= LANES) return widen(dtype, load_halves(from, LANES));
+    return padded(widen(dtype, load_halves(from, left)), left, fill);
 }
 
 static inline void store_as(DType dtype, void *to, int64_t left, Floats x) {
-    if (dtype == F32) {
+    if (dtype == F32)
         store(to, left, x);
-        return;
-    }
-    Halves h = narrow(dtype, x);
-    if (left >= LANES)
-        memcpy(to, &h, sizeof h);
     else
-        memcpy(to, &h, (size_t)left * sizeof h[0]);
+        store_halves(to, left, narrow(dtype, x));
 }
 
 // Kernels are compiled once per element type: E of ops.h, a number to load and to store.
@@ -217,17 +290,33 @@ static inline Floats fused(Floats a, Floats b, Floats c) {
 }
 
 static inline Floats square_root(Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    return svsqrt_f32_x(svptrue_b32(), x);
+#else
     for (int lane = 0; lane < LANES; lane++) x[lane] = sqrtf(x[lane]);
     return x;
+#endif
 }
 
 // The larger; a NaN in either argument wins.
-static inline Floats larger(Floats a, Floats b) { return choose((a >= b) | (a != a), a, b); }
+static inline Floats larger(Floats a, Floats b) {
+#if __ARM_FEATURE_SVE_BITS
+    return svmax_f32_x(svptrue_b32(), a, b);
+#else
+    return choose((a >= b) | (a != a), a, b);
+#endif
+}
 
 // By halves, in vectors of any width.
 static inline float sum_lanes(Floats x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)x);
+#elif __ARM_FEATURE_SVE_BITS // whose own sum of the lanes adds neighbours first
+    Floats others = svext_f32(x, x, LANES / 2);
+    x += others, others = svext_f32(x, x, LANES / 4);
+    x += others, others = svext_f32(x, x, LANES / 8);
+    x += others;
+    return LANES == 16 ? x[0] + x[1] : x[0];
 #else
     float sum[LANES];
     memcpy(sum, &x, sizeof x);
@@ -245,10 +334,14 @@ static inline float dot(const Element *a, const Element *b, int64_t count) {
 }
 
 static inline float max_lanes(Floats x) {
+#if __ARM_FEATURE_SVE_BITS
+    return svmaxv_f32(svptrue_b32(), x);
+#else
     float max = x[0];
     for (int lane = 1; lane < LANES; lane++)
         if (x[lane] > max || isnan(x[lane])) max = x[lane];
     return max;
+#endif
 }
 
 // 1 / x to about 1 unit in the last place, for x of at most 2^125 and no smaller than 2^-125.
@@ -270,6 +363,9 @@ static inline Floats scaled_by_power(Floats x, Floats shifted, Floats n) {
 #if defined(__AVX512F__)
     (void)shifted;
     return (Floats)_mm512_scalef_ps((__m512)x, (__m512)n);
+#elif __ARM_FEATURE_SVE_BITS
+    (void)n;
+    return svscale_f32_x(svptrue_b32(), x, (Ints)shifted - (Ints)splat(EXPONENT_ROUND));
 #else
     (void)n;
     Ints exponent = (Ints)shifted - (Ints)splat(EXPONENT_ROUND);
@@ -310,126 +406,4 @@ static inline Floats hyperbolic_tangent(Floats x) {
     Floats series = fused(x2, splat(62.0f / 2835), splat(-17.0f / 315));
     series = fused(fused(series, x2, splat(2.0f / 15)), x2, splat(-1.0f / 3));
     return choose(size < 0.25f, fused(x * x2, series, x), choose(x < 0.0f, -far, far));
-}
-
-// ---- dropout ----------------------------------------------------------------------------------------------
-
-// The products of the low halves of a's 64-bit lanes with k. Not left to the compiler: gcc would multiply 64
-// by 64 bits.
-static inline Wides wide_product(Wides a, uint32_t k) {
-#if defined(__AVX512F__)
-    return (Wides)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(k));
-#elif defined(__AVX2__)
-    return (Wides)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(k));
-#elif defined(__SSE2__)
-    return (Wides)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(k));
-#else
-    return (a & 0xFFFFFFFFu) * (uint64_t)k;
-#endif
-}
-
-// The words that enter each round of Philox, from the key alone.
-enum { PHILOX_ROUNDS = 10 };
-
-typedef struct {
-    uint64_t word[PHILOX_ROUNDS][2]; // 32 bits each
-} RoundKeys;
-
-static inline void round_keys(RoundKeys *keys, RngKey key) {
-    for (uint32_t round = 0; round < PHILOX_ROUNDS; round++) {
-        keys->word[round][0] = key.word[0] + round * 0x9E3779B9u;
-        keys->word[round][1] = key.word[1] + round * 0xBB67AE85u;
-    }
-}
-
-// LANES / 2 blocks of Philox4x32-10 (rng.h). Each word lives in the low half of a 64-bit lane; what the
-// rounds leave in the high halves never reaches a low one.
-typedef struct {
-    Wides c0, c1, c2, c3;
-} PhiloxBlocks;
-
-static inline PhiloxBlocks first_blocks(uint64_t sample, uint64_t block) {
-    static const uint64_t LANE_NUMBER[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    PhiloxBlocks b = {.c2 = sample - (Wides){0}};
-    memcpy(&b.c0, LANE_NUMBER, sizeof b.c0);
-    b.c0 += block;
-    b.c1 = b.c0 >> 32;
-    b.c3 = b.c2 >> 32;
-    return b;
-}
-
-static inline PhiloxBlocks next_round(PhiloxBlocks b, const uint64_t key[2]) {
-    Wides p0 = wide_product(b.c0, 0xD2511F53u), p1 = wide_product(b.c2, 0xCD9E8D57u);
-    return (PhiloxBlocks){(p1 >> 32) ^ b.c1 ^ key[0], p1, (p0 >> 32) ^ b.c3 ^ key[1], p0};
-}
-
-// Their words, in the order of the elements.
-static inline void store_words(uint32_t *words, PhiloxBlocks b) {
-    Wides first = (b.c0 & 0xFFFFFFFFu) | (b.c1 << 32), second = (b.c2 & 0xFFFFFFFFu) | (b.c3 << 32);
-    Wides low = __builtin_shufflevector(first, second, LOW_PAIRS);
-    Wides high = __builtin_shufflevector(first, second, HIGH_PAIRS);
-    memcpy(words, &low, sizeof low);
-    memcpy(words + LANES, &high, sizeof high);
-}
-
-// The words of LANES / 2 consecutive blocks: 2 * LANES of them, in the order of the elements.
-static inline void philox_words(RngKey key, uint64_t sample, uint64_t block, uint32_t *words) {
-    RoundKeys keys;
-    round_keys(&keys, key);
-    PhiloxBlocks b = first_blocks(sample, block);
-    for (int round = 0; round < PHILOX_ROUNDS; round++) b = next_round(b, keys.word[round]);
-    store_words(words, b);
-}
-
-// The same of twice as many. A round waits for the one before: two series of them keep the units busy.
-enum { WORDS_TOGETHER = 4 * LANES };
-
-static inline void philox_words_together(const RoundKeys *keys, uint64_t sample, uint64_t block,
-                                         uint32_t *words) {
-    PhiloxBlocks a = first_blocks(sample, block), b = first_blocks(sample, block + LANES / 2);
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        a = next_round(a, keys->word[round]);
-        b = next_round(b, keys->word[round]);
-    }
-    store_words(words, a);
-    store_words(words + 2 * LANES, b);
-}
-
-enum { MASK_SPAN = 512 }; // elements whose words are made at a time: they stay in the first-level cache
-
-// The mask of one sample, a span at a time.
-typedef struct {
-    RngKey key;
-    RoundKeys keys; // of it
-    uint64_t sample;
-    uint32_t threshold;
-    float scale; // of what is kept
-    bool drops;
-    uint32_t words[MASK_SPAN + LANES + WORDS_TOGETHER];
-} Mask;
-
-static const uint32_t KEEP_ALL[MASK_SPAN + LANES]; // words for a probability of 0
-
-static inline void mask_open(Mask *mask, const Dropout *dropout) {
-    mask->key = dropout->key;
-    round_keys(&mask->keys, mask->key);
-    mask->threshold = rng_dropout_threshold(dropout->probability);
-    mask->scale = 1.0f / (1.0f - dropout->probability);
-    mask->drops = dropout->probability != 0;
-}
-
-// Makes the words of elements [index, index + count), count <= MASK_SPAN; returns those of the first.
-static inline const uint32_t *mask_span(Mask *mask, uint64_t index, int64_t count) {
-    if (!mask->drops) return KEEP_ALL;
-    int64_t first = (int64_t)(index % 4), needed = first + (count + LANES - 1) / LANES * LANES;
-    for (int64_t i = 0; i < needed; i += WORDS_TOGETHER)
-        philox_words_together(&mask->keys, mask->sample, (index + (uint64_t)i) / 4, mask->words + i);
-    return mask->words + first;
-}
-
-// x scaled where its word keeps it, else 0.
-static inline Floats mask_apply(const Mask *mask, const uint32_t *words, Floats x) {
-    Words w;
-    memcpy(&w, words, sizeof w);
-    return (Floats)((Ints)(w >= mask->threshold) & (Ints)(x * mask->scale));
 }
