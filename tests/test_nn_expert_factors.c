@@ -421,6 +421,7 @@ static Status rank_main(Comm *world, void *arg) {
 
 static void products_of(const char *device, Float8 float8, ScalingRecipe recipe) {
     for (int i = 0; i < 4; i++) {
+        if (harness_short() && i % 2 != (int)recipe % 2) continue;
         Setup s = {.tp = 1 + (i & 1),
                    .device = device,
                    .float8 = float8,

@@ -150,6 +150,8 @@ static void steps_with_leaves_of(RunModel model, int recipe) {
                                 {1, 4, 1, 1, 4, false}, {1, 4, 1, 1, 1, false}, {1, 2, 2, 1, 2, false}};
     RunResult first, result;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (harness_short() && i > 0 && i != 1 + (size_t)recipe % 5)
+            continue; // each recipe has one of the others
         RunPlan plan = plan_of(&all[i], "cpu", model);
         use_recipe(&plan, recipe);
         plan.spec.virtual_data = 8;
@@ -187,7 +189,7 @@ static void experts_take_few_bits(void) {
 static void nothing_else_changes_a_bit_of(int recipe) {
     static const Where at = {1, 4, 1, 1, 2, false}, two = {1, 2, 2, 1, 2, false},
                        four = {1, 4, 2, 1, 2, false};
-    for (int slot = 0; slot < (has_one_round(recipe) ? 1 : 2); slot++) {
+    for (int slot = harness_short(); slot < (has_one_round(recipe) ? 1 : 2); slot++) {
         RunResult first, result;
         for (int way = 0; way < 6; way++) {
             RunPlan plan = plan_on(&at, "cpu");
@@ -237,6 +239,7 @@ static void pairs_change_no_bit(void) {
         {1, 4, 1, 1, 2, false}, {2, 2, 1, 1, 4, true}, {1, 2, 2, 1, 2, false}, {2, 2, 1, 2, 2, false}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int way = 0; way < 10; way++) {
+            if (harness_short() && way % 4 != (int)i) continue;
             RunResult apart, paired;
             RunPlan plan = plan_on(&all[i], way == 4 ? "check" : "cpu");
             plan.spec.mode.dispatch_slot = way == 1 ? 5 : 0;
@@ -398,6 +401,7 @@ static void worst_routing_fits(void) {
     for (size_t i = 0; i < (4 + NUM_RECIPES) * PLACES; i++) {
         const Where *at = &all[i % PLACES];
         size_t way = i / PLACES;
+        if (harness_short() && way % PLACES != i % PLACES) continue;
         RunPlan plan = plan_on(at, way & 1 || way == 4 ? "check" : "cpu");
         RunResult result;
         plan.opened = make_routers_equal;
