@@ -185,6 +185,8 @@ Status options_check_one_adapter(const Options *options);
 // Returns how many ranks may share a GPU: --ranks-per-gpu; where that is unset 1, but 0, any number, on the simulated
 // GPU.
 int options_ranks_per_gpu(const Options *options);
+// Returns the grid of a run, once options_resolve has completed its shape.
+Grid options_grid(const Options *options);
 Sharding options_sharding(const Options *options); // what replicas of parameters cut into shards
 double options_offload(const Options *options);    // the share of optimizer state that a GPU's host keeps
 // Returns the field of the first option that the user has given and that is not among `fields`, which ends with NULL;

@@ -33,7 +33,7 @@ Status check_gathers(Options *o) {
     return fail(ERR_CONFIG, "--overlap-param-gather needs %s: add it, or leave this out", missing);
 }
 
-static Grid grid_of(const Options *o) {
+Grid options_grid(const Options *o) {
     Grid grid = GRID(o->shape.tp, o->shape.dp, o->shape.pp);
     grid.size[AXIS_CP] = o->shape.cp;
     grid.size[AXIS_EP] = o->expert_model_parallel_size;
@@ -46,7 +46,8 @@ static Grid grid_of(const Options *o) {
 Status check_grid(Options *o) {
     ExpertsCut cut = {o->num_experts, o->shape.expert_width, o->shape.sequence_parallel,
                       o->shape.virtual_data > 1};
-    return o->num_experts == INT_UNSET ? grid_check(grid_of(o)) : grid_check_experts(grid_of(o), cut);
+    return o->num_experts == INT_UNSET ? grid_check(options_grid(o))
+                                       : grid_check_experts(options_grid(o), cut);
 }
 
 static Status refuse_sums(const char *option, const char *why) {

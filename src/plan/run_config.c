@@ -8,20 +8,11 @@ static FactorFormat factors_of_run(const Options *o) {
     return strcmp(o->fp8_recipe, "mxfp8") ? FACTORS_FP8 : FACTORS_MXFP8;
 }
 
-static Grid grid_of_run(const Options *o) {
-    Grid grid = GRID(o->shape.tp, o->shape.dp, o->shape.pp);
-    grid.size[AXIS_CP] = o->shape.cp;
-    grid.size[AXIS_EP] = o->expert_model_parallel_size;
-    grid.size[AXIS_ETP] = o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
-    grid.instances = o->num_distributed_optimizer_instances;
-    return grid;
-}
-
 Status parallel_config_of_run(const Options *o, ParallelConfig *out) {
     const RunShape *s = &o->shape;
     if (!strcmp(s->recompute, "block"))
         return fail(ERR_CONFIG, "recompute-method block is not predicted; uniform is");
-    *out = (ParallelConfig){.grid = grid_of_run(o),
+    *out = (ParallelConfig){.grid = options_grid(o),
                             .chunks = s->vp,
                             .microbatch = o->micro_batch_size,
                             .batch = s->global_batch,

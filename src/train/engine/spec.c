@@ -332,7 +332,7 @@ static void list_smaller_batches(const RunShape *shape, int samples_each, int *s
 Status engine_spec(const Options *o, int threads, int vocabulary, int *room, EngineSpec *spec) {
     const RunShape *shape = &o->shape;
     *spec = (EngineSpec){
-        .grid = GRID(shape->tp, shape->dp, shape->pp),
+        .grid = options_grid(o),
         .shape = options_model(o, vocabulary),
         .mode = model_mode(o, vocabulary),
         .schedule = shape->schedule,
@@ -366,11 +366,6 @@ Status engine_spec(const Options *o, int threads, int vocabulary, int *room, Eng
         .bias_rate = (float)o->moe_router_bias_update_rate,
         .preference = options_preference(o),
     };
-    spec->grid.size[AXIS_CP] = shape->cp;
-    spec->grid.instances = o->num_distributed_optimizer_instances;
-    spec->grid.size[AXIS_EP] = o->expert_model_parallel_size;
-    spec->grid.size[AXIS_ETP] =
-        o->expert_tensor_parallel_size == INT_UNSET ? 0 : o->expert_tensor_parallel_size;
     spec->mode.dispatch_slot = o->moe_dispatch_rows == INT_UNSET ? 0 : o->moe_dispatch_rows;
     list_smaller_batches(shape, o->micro_batch_size * shape->dp, room + num_stages(o), spec);
     TRY(engine_check_experts(spec));
