@@ -9,7 +9,8 @@ here=$(cd "${BASH_SOURCE%/*}" && pwd)
 folder=$2
 # shellcheck source=tests/ecosystem/venv.sh
 source "$here/ecosystem/venv.sh"
-plain_venv "$folder" monitors tensorboard==2.20.0 prometheus_client==0.21.1
+# TensorBoard imports pkg_resources, which is setuptools': Python has had none of its own since 3.12.
+plain_venv "$folder" monitors tensorboard==2.20.0 prometheus_client==0.21.1 setuptools==80.9.0
 set -- "$1"
 # shellcheck source=tests/script.sh
 source "$here/script.sh" "$@"
