@@ -1,4 +1,4 @@
-// What the planner asks about a run of the trainer: its configuration, read from the options of train.
+// Converts the options of `trireme train` into the configuration that the planner predicts.
 #include "plan/plan.h"
 #include <string.h>
 

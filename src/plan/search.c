@@ -349,7 +349,7 @@ static Status replay_best(Search *s, int most, Verdict verdict) {
 typedef struct {
     const char *name;
     int (*of)(const ParallelConfig *config);
-    const char *const *values; // the names of 0, 1, ...; NULL: numbers are told
+    const char *const *values; // their names by number; NULL: the number is printed
 } Choice;
 
 static int tensor_of(const ParallelConfig *c) { return grid_along(c->grid, AXIS_TP); }

@@ -245,7 +245,8 @@ static bool rows_compete(Tensor x) { return (size_t)x.cols * dtype_bytes(x.dtype
 CpuTileSizes cpu_tile_sizes(const Matmul *p) {
     CpuTileSizes s = {0};
     CpuCut cut = cpu_cut(p);
-    // Of halves as for the whole: fewer rows, which have less work and may be whole, never need more.
+    // A product of one tile reserves memory for the whole tile, even where it is cut in two. A product of fewer rows
+    // may not be cut, and then needs no more than this.
     bool whole = p->d.rows <= TILE_ROWS && p->d.cols <= TILE_COLS;
     int64_t rows = at_most(p->d.rows, whole ? TILE_ROWS : cut.rows);
     int64_t cols = at_most(p->d.cols, whole ? TILE_COLS : cut.cols);

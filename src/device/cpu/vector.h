@@ -213,7 +213,7 @@ static inline Floats widen_f16(Halves h) {
 #endif
 }
 
-// Of a NaN only the sign stays, as in f16_of_f32.
+// Returns the bits of x. A NaN becomes the quiet NaN of its sign, as in f16_of_f32.
 static inline Words without_payload(Floats x) {
 #if __ARM_FEATURE_SVE_BITS
     Words quiet = ((Words)x & 0x80000000) | 0x7fc00000;
