@@ -76,4 +76,8 @@ if check "the reference is made from the tables"; then
     diff "$root/docs/reference.md" reference.md >log ||
         complain "docs/reference.md is not of this program; tools/reference.sh $trireme >docs/reference.md makes it: $(head -3 log)"
 fi
+if check "the page of what was measured has the words of its source"; then
+    grep -v '^{{' "$root/tools/performance.md" | grep -vxF -f "$root/docs/performance.md" >log &&
+        complain "docs/performance.md is older than tools/performance.md; ./run bench page makes it: $(head -3 log)"
+fi
 finish
