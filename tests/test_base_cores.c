@@ -47,6 +47,13 @@ static void make_machine(const char *root) {
 
 static void expect_text(Cores cores, const char *expected);
 
+static void expect_advice(Cores cores, int threads, const char *expected) {
+    Text text = {0};
+    cores_print_domains(&cores, threads, harness_path("machine"), &text);
+    EXPECT(!strcmp(text_string(&text), expected), "%s", text_string(&text));
+    text_free(&text);
+}
+
 // Two ranks have a socket each, four a core each.
 static void order(void) {
     Cores all = {8, {0, 1, 2, 3, 4, 5, 6, 7}}, ordered = all, mine;
@@ -60,6 +67,10 @@ static void order(void) {
     expect_text(mine, "2-3,6-7");
     cores_share(&ordered, 4, 2, 3, &mine);
     expect_text(mine, "3,7");
+    expect_advice(mine, 2, "");
+    expect_advice(all, 4, "");
+    expect_advice(all, 5,
+                  ", in 2 NUMA domains: of 2 ranks in its place each would keep to the memory of one");
 }
 
 // The shares of ranks in sixteen cores of one socket, of four NUMA domains of which the last one has `last` cores.

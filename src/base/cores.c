@@ -219,6 +219,14 @@ void cores_print(const Cores *cores, Text *text) {
     }
 }
 
+void cores_print_domains(const Cores *cores, int threads, const char *sysfs, Text *text) {
+    Cores ordered = *cores;
+    int domains = cores_order(&ordered, sysfs);
+    if (domains > 1 && threads > cores->count / domains)
+        text_add(text, ", in %d NUMA domains: of %d ranks in its place each would keep to the memory of one",
+                 domains, domains);
+}
+
 // An emulator (valgrind, qemu-user) gives the name of the program that it runs, while the kernel knows only the
 // emulator, which a new start would leave.
 static bool is_emulated(const char *program) {

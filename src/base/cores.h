@@ -62,6 +62,9 @@ void cores_bind(const Cores *cores);
 int cores_limit(int threads);
 // "0-3,8"
 void cores_print(const Cores *cores, Text *text);
+// Adds advice for a rank whose `threads` on `cores` need more than one of their NUMA domains: how many ranks would each
+// have the memory of one. `sysfs` as for cores_order.
+void cores_print_domains(const Cores *cores, int threads, const char *sysfs, Text *text);
 
 // Makes the threads of OpenMP teams sleep after some tens of microseconds without work. The libraries' own choice is
 // milliseconds: so long a waiting thread keeps the processor from the thread that it waits for. The libraries read the

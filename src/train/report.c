@@ -77,11 +77,13 @@ static void print_memory(const EngineMemory *memory) {
 }
 
 // Prints the cores of rank 0. Open MPI binds each rank to one core by default.
-static void print_cores(int threads) {
+static void print_cores(const EngineSpec *spec) {
+    const int threads = spec->threads;
     Cores cores;
     Text text = {0};
     cores_allowed(&cores);
     cores_print(&cores, &text);
+    if (!strcmp(spec->device, "cpu")) cores_print_domains(&cores, threads, SYSFS, &text);
     printf("; rank 0 on core%s %s%s\n", plural(cores.count), text_string(&text),
            cores.count >= threads ? ""
            : launcher_ranks()     ? ", fewer than its threads: is it mpirun's --bind-to none that is missing?"
@@ -157,7 +159,7 @@ void reporter_start(Reporter *r, const EngineSpec *spec, const EngineMemory *mem
            plural(spec->num_chunks), spec->device, *kernels ? " with kernels for " : "", kernels,
            spec->threads, plural(spec->threads));
     if (transport) printf(", tensors between ranks by %s", transport);
-    print_cores(spec->threads);
+    print_cores(spec);
     print_attention(spec);
     print_algorithms(spec->algorithms);
     if (shape->rampup_increment)
