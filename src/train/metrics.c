@@ -214,8 +214,8 @@ void metrics_go_on(Metrics *m, int64_t iteration, const char *json) {
 
 // ---- Prometheus ---------------------------------------------------------------------------------------
 
-// The name of the file without its ending, as a label: several runs may write to one folder.
-static void add_label(const char *path, Text *out) {
+// `{run="` and the name of the file without its ending: several runs may write to one folder.
+static void add_run(const char *path, Text *out) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     size_t size = dot && dot != name ? (size_t)(dot - name) : strlen(name);
     text_add(out, "{run=\"");
@@ -226,7 +226,7 @@ static void add_label(const char *path, Text *out) {
         else
             text_add_bytes(out, &name[i], 1);
     }
-    text_add(out, "\"}");
+    text_add(out, "\"");
 }
 
 static void add_number(Text *out, double value) {
@@ -255,7 +255,8 @@ static void add_family(const Text *label, const char *kind, const char *name, co
 static void print_families(const Metrics *m, Text *out) {
     const StepNumbers *s = &m->last;
     Text label = {0};
-    add_label(m->options->metrics_prom, &label);
+    add_run(m->options->metrics_prom, &label);
+    text_add(&label, "}");
     add_family(&label, "gauge", "iteration", "Steps that are done", (double)s->iteration, out);
     add_family(&label, "gauge", "train_iterations", "Steps of the whole run", (double)s->end, out);
     add_family(&label, "counter", "consumed_samples", "Samples that were read", (double)s->consumed, out);
@@ -265,10 +266,12 @@ static void print_families(const Metrics *m, Text *out) {
         add_family(&label, "gauge", "validation_loss", "Loss of the last evaluation", m->validation, out);
     add_family(&label, "gauge", "updated_seconds", "When this was written, since 1970", seconds_since_1970(),
                out);
-    text_add(out,
-             "# TYPE trireme_build info\n# HELP trireme_build The program.\n"
-             "trireme_build_info{version=\"%s\"} 1\n# EOF\n",
-             TRIREME_VERSION);
+    text_free(&label);
+    add_run(m->options->metrics_prom, &label);
+    text_add(&label, ",version=\"%s\"}", TRIREME_VERSION);
+    // Prometheus has no type "info" as OpenMetrics does.
+    add_family(&label, "gauge", "build_info", "The program", 1, out);
+    text_add(out, "# EOF\n");
     text_free(&label);
 }
 

@@ -74,4 +74,8 @@ for parser in openmetrics, prometheus:
     assert near(samples["trireme_lm_loss"].value, last["lm_loss"])
     assert near(1e3 * samples["trireme_step_seconds"].value, last["elapsed_ms"])
     assert near(samples["trireme_validation_loss"].value, validations[max(validations)]["validation_loss"])
+assert samples["trireme_build_info"].labels.keys() == {"run", "version"}
+# Prometheus's own reader, which node_exporter has, refuses the types that OpenMetrics adds.
+for line in text.splitlines():
+    assert not line.startswith("# TYPE") or line.split()[3] in ("counter", "gauge", "histogram", "summary", "untyped"), line
 print(f"monitors: {len(steps)} steps, {len(validations)} evaluations, {len(samples)} samples")
