@@ -7,9 +7,10 @@ foreach(module trireme_cuda ${mpi_modules})
     install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/trireme)
   endif()
 endforeach()
-install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md ARCHITECTURE.md STYLE.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING REGEX "[.](md|svg|png|ipynb)$")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright) # where Debian's tools look for it
 
 set(pages ${CMAKE_BINARY_DIR}/share)
 add_custom_command(OUTPUT ${pages}/made DEPENDS trireme cmake/pages.sh VERBATIM
@@ -27,6 +28,8 @@ install(FILES ${pages}/trireme.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/ve
 
 file(STRINGS src/base/version.h version REGEX "TRIREME_VERSION")
 string(REGEX REPLACE ".*trireme ([0-9.]+).*" "\\1" version "${version}")
+# From where the file lies, so that the tree may be installed anywhere.
+file(RELATIVE_PATH include_folder ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(cmake/trireme.pc.in ${CMAKE_BINARY_DIR}/trireme.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/trireme.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -6,7 +6,7 @@
 set -uo pipefail
 # shellcheck source=tests/cases.sh
 source "${BASH_SOURCE%/*}/cases.sh" "$@"
-root=$(realpath "$here/..")
+root=$(realpath "${TRIREME_BOOK:-$here/..}") # TRIREME_BOOK: where it is installed
 mkdir bin mytext
 ln -s "$trireme" bin/trireme
 export PATH=$PWD/bin:$PATH

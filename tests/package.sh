@@ -29,6 +29,18 @@ if check "pages and completions lie where programs look for them"; then
         [[ -s inst/share/$file ]] || complain "there is no share/$file"
     done
 fi
+if check "the installed book is whole" && [[ -d inst ]]; then
+    TRIREME_BOOK=$PWD/inst/share/doc/trireme "$here/book.sh" "$trireme" links >log || complain "$(cat log)"
+    [[ -s inst/share/doc/trireme/copyright ]] || complain "there is no licence"
+fi
+if check "a program of C finds the library by pkg-config" && [[ -d inst ]] && command -v pkg-config >/dev/null; then
+    printf '#include <trireme.h>\nint main(void) { return !trireme_version(); }\n' >uses.c
+    PKG_CONFIG_PATH=$(find "$PWD/inst" -type d -name pkgconfig)
+    export PKG_CONFIG_PATH
+    # shellcheck disable=SC2046 # options
+    cc uses.c -o uses $(pkg-config --cflags --libs trireme) >log 2>&1 || complain "$(tail -3 log)"
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir trireme) ./uses || complain "it does not run"
+fi
 if check "a package for Debian has the program and what it needs"; then
     if (($(command -v cpack dpkg-shlibdeps file | wc -l) == 3)); then
         cpack --config "$build/CPackConfig.cmake" -B "$PWD/packages" >log 2>&1 || complain "$(tail -3 log)"

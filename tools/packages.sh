@@ -42,6 +42,7 @@ demo_packages=(
     "openmpi-bin command:mpirun"
 )
 test_packages=(
+    "pkgconf command:pkg-config"
     "clang command:clang++"
     "lld command:ld.lld"
     "libclang-rt-dev sanitizer:clang"
