@@ -212,6 +212,8 @@ static const struct {
     {"--num-layers-at-end-in-bf16 1", "--num-layers-at-end-in-bf16",
      "--bf16 --fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 0"},
     {"--ranks-per-gpu 2", "--ranks-per-gpu", "--device cuda"},
+    {"--num-experts 4 --moe-router-load-balancing-type seq_aux_loss", "--moe-router-load-balancing-type",
+     "--moe-aux-loss-coeff 0.01"},
 };
 #undef ROPE
 

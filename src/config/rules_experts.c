@@ -31,10 +31,12 @@ static Status check_groups(const Options *o) {
         return fail(ERR_CONFIG, "%s needs %s",
                     open == INT_UNSET ? "--moe-router-num-groups" : "--moe-router-group-topk",
                     open == INT_UNSET ? "--moe-router-group-topk" : "--moe-router-num-groups");
-    if (experts % groups)
+    int fits = groups;
+    while (experts % fits) fits--;
+    if (fits != groups)
         return fail(ERR_CONFIG,
-                    "--num-experts %d does not divide into --moe-router-num-groups %d equal groups", experts,
-                    groups);
+                    "--num-experts %d does not divide into --moe-router-num-groups %d equal groups: use %d groups",
+                    experts, groups, fits);
     if (open > groups)
         return fail(ERR_CONFIG,
                     "--moe-router-group-topk %d is more than --moe-router-num-groups %d: use %d or less",
