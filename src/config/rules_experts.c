@@ -34,9 +34,10 @@ static Status check_groups(const Options *o) {
     int fits = groups;
     while (experts % fits) fits--;
     if (fits != groups)
-        return fail(ERR_CONFIG,
-                    "--num-experts %d does not divide into --moe-router-num-groups %d equal groups: use %d groups",
-                    experts, groups, fits);
+        return fail(
+            ERR_CONFIG,
+            "--num-experts %d does not divide into --moe-router-num-groups %d equal groups: use %d groups",
+            experts, groups, fits);
     if (open > groups)
         return fail(ERR_CONFIG,
                     "--moe-router-group-topk %d is more than --moe-router-num-groups %d: use %d or less",
