@@ -182,6 +182,22 @@ read_trace() {
 }
 read_trace threads.json 4 "interleaved on tp 1, dp 2, pp 2"
 for i in 0 1; do read_trace "mpi $i.json" 8 "1f1b on tp 2, dp 2, pp 2"; done
+# waited COLUMN: every rank of the table that was read last has waited for this kind of group.
+waited() {
+    awk -v name="$1" '
+        /^$/ { table = 0 }
+        table { rows++; most += $column > 0 }
+        /^rank   tp/ { table = 1; for (i = 1; i <= NF; i++) if ($i == name) column = i }
+        END { exit !(column && rows && most == rows) }' log || complain "not every rank waited for $1: $(cat log)"
+}
+train context "${steps[@]}" --ranks 4 --cp 2 --pp 2 --trace context.json
+read_trace context.json 4 "1f1b on tp 1, cp 2, dp 1, pp 2"
+expect_text log "of the step in waits for tp, cp and dp, mean over ranks"
+waited cp
+train experts "${steps[@]}" --ranks 2 --num-experts 4 --moe-router-topk 2 --expert-model-parallel-size 2 --trace experts.json
+read_trace experts.json 2 "1f1b on tp 1, ep 2, dp 2, pp 1"
+expect_text log "of the step in waits for tp, ep and dp, mean over ranks"
+waited ep
 
 # ---- many steps in 16 bits -----------------------------------------------------------------------------------
 # Weights that were only their 16-bit values would be 0.2 above fp32 by then.

@@ -120,4 +120,17 @@ if check "a page has curves, a step, the time, events and options, and loads not
             grep -v 'http://www.w3.org/' && complain "$page loads something"
     done
 fi
+if check "a page has the step of a run with context parallelism, or says why there is none"; then
+    train context "${no_evaluation[@]}" --train-iters 4 --ranks 2 --cp 2 --save context --trace context.trace
+    "$trireme" report context --html context.html >log 2>&1 || complain "$(cat log)"
+    grep -q '^note:' log && complain "$(cat log)"
+    for word in 'One step, simulated and measured' '1f1b on tp 1, cp 2, dp 1, pp 1'; do
+        grep -q -- "$word" context.html || complain "no '$word' in the page of a run with cp"
+    done
+    sed -i 's/"cp":2/"cp":1/' context.trace
+    "$trireme" report context --html context.html >log 2>&1 || complain "$(cat log)"
+    grep -q '^note: the page shows no traced step: .*context.trace: line .*: an event of rank 1, but the "grid" of line 1 has 1 rank:' log ||
+        complain "$(cat log)"
+    grep -q 'One step, simulated' context.html && complain "a step of a trace that cannot be read"
+fi
 finish

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Of --trace, else of the only run's own trace, where that can be read.
+// Of --trace, else of the only run's own trace. Without that there still is a page: a run that goes on has none yet.
 static Status read_step(const Options *options, const RunRecord *records, int count, MeasuredStep *step,
                         bool *has_step) {
     const char *own = count == 1 ? records[0].trace : "";
@@ -14,6 +14,7 @@ static Status read_step(const Options *options, const RunRecord *records, int co
         *has_step = true;
     } else if (*own) {
         *has_step = measured_step_read(step, own) == OK;
+        if (!*has_step) fprintf(stderr, "note: the page shows no traced step: %s\n", fail_message());
     }
     return OK;
 }

@@ -337,17 +337,74 @@ static double mean_compute_us(const MeasuredStep *step) {
 // to drain, which the bubble already counts.
 static double exposed(const MeasuredStep *step, int r) {
     const double *us = step->ranks[r].waits_us;
-    return step->step_us > 0 ? 100 * (us[WAIT_TP] + us[WAIT_DP]) / step->step_us : 0;
+    return step->step_us > 0 ? 100 * (us[WAIT_TP] + us[WAIT_CP] + us[WAIT_EP] + us[WAIT_DP]) / step->step_us
+                             : 0;
+}
+
+static const char *const wait_names[NUM_WAITS] = {
+    [WAIT_STAGES] = "stages", [WAIT_TP] = "tp", [WAIT_CP] = "cp",
+    [WAIT_EP] = "ep",         [WAIT_DP] = "dp", [WAIT_OTHERS] = "others",
+};
+
+// The named axes are in every table, as in every message; cp and ep where a rank has waited for them.
+static bool has_column(const MeasuredStep *step, WaitKind kind) {
+    if (kind != WAIT_CP && kind != WAIT_EP) return true;
+    for (int r = 0; r < grid_size(step->grid); r++)
+        if (step->ranks[r].waits_us[kind] > 0) return true;
+    return false;
+}
+
+static bool has_coordinate(const MeasuredStep *step, Axis axis) {
+    const AxisInfo *info = &topology_axes[axis];
+    return info->named || (info->views & VIEW_DENSE && grid_along(step->grid, axis) > 1);
+}
+
+// Adds "tp 2, cp 2, dp 1, pp 2". The size of etp is that of tp unless a run says otherwise.
+static void add_sizes(Grid grid, Text *out) {
+    const char *comma = "";
+    for (Axis axis = 0; axis < NUM_AXES; axis++) {
+        int usual = axis == AXIS_ETP ? grid_along(grid, AXIS_TP) : 1;
+        if (axis == AXIS_EDP || (!topology_axes[axis].named && grid_along(grid, axis) == usual)) continue;
+        text_add(out, "%s%s %d", comma, topology_axes[axis].name, grid_along(grid, axis));
+        comma = ", ";
+    }
+}
+
+// Adds "tp, cp and dp": the kinds of waits that count as exposed communication.
+static void add_exposed_kinds(const MeasuredStep *step, Text *out) {
+    for (WaitKind kind = WAIT_TP; kind < WAIT_DP; kind++)
+        if (has_column(step, kind)) text_add(out, "%s%s", kind > WAIT_TP ? ", " : "", wait_names[kind]);
+    text_add(out, " and %s", wait_names[WAIT_DP]);
 }
 
 static void print_rank(const MeasuredStep *step, int r, Text *out) {
     const RankTimes *times = &step->ranks[r];
     Place place = grid_place(step->grid, r);
     double mean = mean_compute_us(step);
-    text_add(out, "%4d %4d %4d %4d %12.3f", r, place.at[AXIS_TP], place.at[AXIS_DP], place.at[AXIS_PP],
-             times->compute_us / 1e3);
-    for (int kind = 0; kind < NUM_WAITS; kind++) text_add(out, " %9.3f", times->waits_us[kind] / 1e3);
+    text_add(out, "%4d", r);
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (has_coordinate(step, axis)) text_add(out, " %4d", place.at[axis]);
+    text_add(out, " %12.3f", times->compute_us / 1e3);
+    for (WaitKind kind = 0; kind < NUM_WAITS; kind++)
+        if (has_column(step, kind)) text_add(out, " %9.3f", times->waits_us[kind] / 1e3);
     text_add(out, " %10.2f %7.1f %%\n", mean > 0 ? times->compute_us / mean : 1, exposed(step, r));
+}
+
+static void print_ranks(const MeasuredStep *step, Text *out) {
+    text_add(out,
+             "\nms of step %" PRId64
+             " in forwards and backwards (waits within them included), and waiting for whom; computing over "
+             "the mean of all ranks; waits for ",
+             step->iteration);
+    add_exposed_kinds(step, out);
+    text_add(out, " over the step:\nrank");
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (has_coordinate(step, axis)) text_add(out, " %4s", topology_axes[axis].name);
+    text_add(out, " %12s", "computing");
+    for (WaitKind kind = 0; kind < NUM_WAITS; kind++)
+        if (has_column(step, kind)) text_add(out, " %9s", wait_names[kind]);
+    text_add(out, "  imbalance   exposed\n");
+    for (int r = 0; r < grid_size(step->grid); r++) print_rank(step, r, out);
 }
 
 static void print_exposed(const MeasuredStep *step, Text *out) {
@@ -355,17 +412,18 @@ static void print_exposed(const MeasuredStep *step, Text *out) {
     int ranks = grid_size(step->grid);
     for (int r = 0; r < ranks; r++)
         sum += exposed(step, r), others_us += step->ranks[r].waits_us[WAIT_OTHERS];
-    text_add(
-        out,
-        "exposed communication: %.1f %% of the step in waits for tp and dp, mean over ranks; %.1f %% more in "
-        "waits for other groups, mostly for the pipeline's end\n",
-        sum / ranks, step->step_us > 0 ? 100 * others_us / ranks / step->step_us : 0);
+    text_add(out, "exposed communication: %.1f %% of the step in waits for ", sum / ranks);
+    add_exposed_kinds(step, out);
+    text_add(out, ", mean over ranks; %.1f %% more in waits for other groups%s\n",
+             step->step_us > 0 ? 100 * others_us / ranks / step->step_us : 0,
+             grid_along(step->grid, AXIS_PP) > 1 ? ", mostly for the pipeline's end" : "");
 }
 
 void measured_step_print(const MeasuredStep *step, Text *out) {
-    text_add(out, "step %" PRId64 ": %.3f ms, the median of %d; %s on tp %d, dp %d, pp %d\n", step->iteration,
-             step->step_us / 1e3, step->num_steps, step->kind, grid_along(step->grid, AXIS_TP),
-             grid_along(step->grid, AXIS_DP), grid_along(step->grid, AXIS_PP));
+    text_add(out, "step %" PRId64 ": %.3f ms, the median of %d; %s on ", step->iteration, step->step_us / 1e3,
+             step->num_steps, step->kind);
+    add_sizes(step->grid, out);
+    text_add(out, "\n");
     if (grid_along(step->grid, AXIS_PP) > 1)
         text_add(out,
                  "pipeline bubble over the ideal time: %.1f %% measured, %.1f %% simulated with each stage's "
@@ -373,14 +431,7 @@ void measured_step_print(const MeasuredStep *step, Text *out) {
                  100 * step->bubble, 100 * step->simulated.bubble);
     print_balance(step, out);
     print_exposed(step, out);
-    text_add(
-        out,
-        "\nms of step %" PRId64
-        " in forwards and backwards (waits for tp included), and waiting for whom; computing over the "
-        "mean of all ranks; waits for tp and dp over the step:\n"
-        "rank   tp   dp   pp    computing    stages        tp        dp    others  imbalance   exposed\n",
-        step->iteration);
-    for (int r = 0; r < grid_size(step->grid); r++) print_rank(step, r, out);
+    print_ranks(step, out);
 }
 
 enum { NUM_PANELS = 2 };

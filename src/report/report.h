@@ -20,11 +20,12 @@ void timeline_svg(const Schedule *schedule, const Simulation *simulation, const 
 
 // ---- what a run did -----------------------------------------------------------------------------------
 
-// The kinds of waits of a rank: for another pipeline stage, its tensor or data parallel group, or another group.
-typedef enum { WAIT_STAGES, WAIT_TP, WAIT_DP, WAIT_OTHERS, NUM_WAITS } WaitKind;
+// The kinds of waits of a rank: for another pipeline stage; its tensor parallel group, that of experts included; the
+// shares of its sequence; the exchange of rows among experts; its replicas; or another group.
+typedef enum { WAIT_STAGES, WAIT_TP, WAIT_CP, WAIT_EP, WAIT_DP, WAIT_OTHERS, NUM_WAITS } WaitKind;
 
 typedef struct {
-    double compute_us; // in forwards and backwards, including waits for tp within them
+    double compute_us; // in forwards and backwards, including waits within them
     double waits_us[NUM_WAITS];
 } RankTimes;
 
@@ -39,7 +40,7 @@ typedef struct {
     double step_us;    // from the first rank's start to the last rank's end
     RankTimes *ranks;  // [grid_size]
     double bubble; // as a fraction of the ideal time: mean over all pipelines of span / mean compute_us - 1
-    // The pipeline of tp 0 and dp 0: measured, and simulated with the times that each stage took.
+    // The pipeline of rank 0: measured, and simulated with the times that each stage took.
     Simulation measured, simulated;
 } MeasuredStep;
 

@@ -54,13 +54,30 @@ static Json *parse_object(const Reader *r, const char *text, size_t size) {
 
 // ---- the first line -----------------------------------------------------------------------------
 
+// Multiplies the numbers of ranks along the axes of a view that are set. Returns false beyond MAX_RANKS.
+static bool fits_view(Grid grid, View view) {
+    int64_t ranks = 1;
+    for (Axis axis = 0; axis < NUM_AXES && ranks <= MAX_RANKS; axis++)
+        if (topology_axes[axis].views & view && grid.size[axis]) ranks *= grid.size[axis];
+    return ranks <= MAX_RANKS;
+}
+
+// Axes that have no name in every file count as 1 where they are absent, which they are in files of older versions.
+static bool get_grid(const Json *sizes, Grid *grid) {
+    for (Axis axis = 0; axis < NUM_AXES; axis++) {
+        int64_t size = 0;
+        if (axis == AXIS_EDP) continue;
+        bool absent = !topology_axes[axis].named && !json_member(sizes, topology_axes[axis].name);
+        if (!absent && !get_int(sizes, topology_axes[axis].name, 1, MAX_RANKS, &size)) return false;
+        grid->size[axis] = (int)size;
+    }
+    return grid_along(*grid, AXIS_PP) <= SCHEDULE_MAX_RANKS && fits_view(*grid, VIEW_DENSE) &&
+           fits_view(*grid, VIEW_EXPERTS) && grid_check(*grid) == OK;
+}
+
 static Status take_grid(Reader *r, const Json *data) {
-    const Json *grid = get_object(data, "grid");
-    int64_t tp, dp, pp;
-    bool found = grid && get_int(grid, "tp", 1, MAX_RANKS, &tp) && get_int(grid, "dp", 1, MAX_RANKS, &dp) &&
-                 get_int(grid, "pp", 1, SCHEDULE_MAX_RANKS, &pp);
-    if (!found || tp * dp > MAX_RANKS || tp * dp * pp > MAX_RANKS) return bad(r, "no \"grid\" of ranks");
-    r->run->grid = (Grid)GRID((int)tp, (int)dp, (int)pp);
+    const Json *sizes = get_object(data, "grid");
+    if (!sizes || !get_grid(sizes, &r->run->grid)) return bad(r, "no \"grid\" of ranks");
     int ranks = grid_size(r->run->grid);
     r->run->ranks = calloc((size_t)ranks, sizeof *r->run->ranks);
     if (!r->run->ranks) return fail(ERR_OS, "%s: no memory for %d ranks", r->path, ranks);
@@ -137,26 +154,57 @@ static Status add_step(Reader *r, TracedRank *rank, const Json *arguments, Span 
     return OK;
 }
 
+// By the name of the group, which is that of a role. Groups of replicas are those of data parallelism, whatever part of
+// the replicas they hold.
+static WaitKind kind_of_wait(const char *group) {
+    static const WaitKind kinds[NUM_ROLES] = {
+        [ROLE_TENSOR] = WAIT_TP,
+        [ROLE_CONTEXT] = WAIT_CP,
+        [ROLE_DATA] = WAIT_DP,
+        [ROLE_REPLICAS] = WAIT_DP,
+        [ROLE_PIPELINE] = WAIT_STAGES,
+        [ROLE_MODEL] = WAIT_OTHERS,
+        [ROLE_ENDS] = WAIT_OTHERS,
+        [ROLE_EXPERT_TENSOR] = WAIT_TP,
+        [ROLE_EXPERT] = WAIT_EP,
+        [ROLE_EXPERT_REPLICAS] = WAIT_DP,
+        [ROLE_REPLICAS_SHARDS] = WAIT_DP,
+        [ROLE_REPLICAS_COPIES] = WAIT_DP,
+        [ROLE_EXPERT_REPLICAS_SHARDS] = WAIT_DP,
+        [ROLE_EXPERT_REPLICAS_COPIES] = WAIT_DP,
+    };
+    for (Role role = 0; group && role < NUM_ROLES; role++)
+        if (!strcmp(group, topology_roles[role].name)) return kinds[role];
+    return WAIT_OTHERS;
+}
+
 static Status add_wait(TracedRank *rank, const Json *arguments, Span span) {
-    const char *group = get_string(arguments, "group");
-    WaitKind kind = !group                 ? WAIT_OTHERS
-                    : !strcmp(group, "pp") ? WAIT_STAGES
-                    : !strcmp(group, "tp") ? WAIT_TP
-                    : !strcmp(group, "dp") ? WAIT_DP
-                                           : WAIT_OTHERS;
     rank->waits = grow(rank->waits, rank->num_waits, &rank->wait_capacity, sizeof *rank->waits);
-    rank->waits[rank->num_waits++] = (TracedWait){span, kind};
+    rank->waits[rank->num_waits++] = (TracedWait){span, kind_of_wait(get_string(arguments, "group"))};
+    return OK;
+}
+
+static Status find_rank(Reader *r, const Json *event, TracedRank **rank) {
+    int64_t pid;
+    if (!get_int(event, "pid", 0, INT64_MAX, &pid)) return bad(r, "an event without \"pid\", its rank");
+    if (pid >= r->run->num_ranks)
+        return fail(
+            ERR_DATA,
+            "%s: line %lld: an event of rank %lld, but the \"grid\" of line 1 has %d rank%s: the file is "
+            "damaged, or of a run with context parallelism and a version of trireme that left \"cp\" out "
+            "of the grid; record the run again",
+            r->path, r->number, (long long)pid, r->run->num_ranks, r->run->num_ranks > 1 ? "s" : "");
+    *rank = &r->run->ranks[pid];
     return OK;
 }
 
 // The name of a rank says how many of its events were dropped for lack of room.
 static Status take_rank_name(Reader *r, const Json *event) {
     const Json *arguments = get_object(event, "args");
-    int64_t pid, lost;
-    if (!arguments || !get_int(event, "pid", 0, r->run->num_ranks - 1, &pid) ||
-        !get_int(arguments, "lost", 0, INT64_MAX, &lost))
+    TracedRank *rank;
+    TRY(find_rank(r, event, &rank));
+    if (!arguments || !get_int(arguments, "lost", 0, INT64_MAX, &rank->lost))
         return bad(r, "a rank without \"lost\"");
-    r->run->ranks[pid].lost = lost;
     return OK;
 }
 
@@ -167,12 +215,11 @@ static Status take_event(Reader *r, const Json *event) {
     if (!strcmp(name, "process_name")) return take_rank_name(r, event);
     if (strcmp(phase, "X") || !row) return OK;
     const Json *arguments = get_object(event, "args");
-    int64_t pid;
+    TracedRank *rank;
     double start, duration;
-    if (!arguments || !get_int(event, "pid", 0, r->run->num_ranks - 1, &pid) ||
-        !get_time(event, "ts", &start) || !get_time(event, "dur", &duration))
-        return bad(r, "a span without rank or time");
-    TracedRank *rank = &r->run->ranks[pid];
+    TRY(find_rank(r, event, &rank));
+    if (!arguments || !get_time(event, "ts", &start) || !get_time(event, "dur", &duration))
+        return bad(r, "a span without time");
     Span span = {start, start + duration};
     if (!strcmp(name, "wait")) return add_wait(rank, arguments, span);
     if (!strcmp(name, "step")) return add_step(r, rank, arguments, span);

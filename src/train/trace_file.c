@@ -119,8 +119,12 @@ static void add_head(const EngineSpec *spec, const Schedule *schedule, Text *out
     Text programs = {0};
     schedule_print(schedule, &programs);
     text_add(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"trireme\",\"version\":1,");
-    text_add(out, "\"grid\":{\"tp\":%d,\"dp\":%d,\"pp\":%d},", grid_along(spec->grid, AXIS_TP),
-             grid_along(spec->grid, AXIS_DP), grid_along(spec->grid, AXIS_PP));
+    text_add(out, "\"grid\":{");
+    for (Axis axis = 0; axis < NUM_AXES; axis++)
+        if (axis != AXIS_EDP) // which follows from the others
+            text_add(out, "%s\"%s\":%d", axis ? "," : "", topology_axes[axis].name,
+                     grid_along(spec->grid, axis));
+    text_add(out, "},");
     text_add(out, "\"model\":{\"layers\":%d,\"hidden\":%d,\"heads\":%d,\"ffn\":%d,\"sequence\":%d,",
              m->layers, m->hidden, m->heads, m->ffn, m->sequence);
     text_add(out, "\"vocabulary\":%d,\"microbatch\":%d,\"dtype\":\"%s\"},", m->vocabulary,
