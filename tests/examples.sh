@@ -43,6 +43,21 @@ if check "Kubeflow's PyTorchJob" && has_yaml; then
     [[ $ranks == 4 ]] || complain "$ranks ranks"
     expect_trained pod.0
 fi
+if check "Kubeflow's TrainJob" && has_yaml; then
+    read_job "$examples/kubeflow/trainjob.yaml"
+    read -r _ ranks command <job
+    # Kubernetes replaces $(NAME) in the words of a command by the value of the container's variable.
+    command=${command//\$(PET_NNODES)/$ranks}
+    command=${command//\$(PET_MASTER_ADDR)/127.0.0.1}
+    command=${command//\$(PET_MASTER_PORT)/$((20000 + $$ % 10000))}
+    for ((rank = 0; rank < ranks; rank++)); do
+        timeout 120 bash -c "$(smaller <<<"${command//\$(PET_NODE_RANK)/$rank}")" >pod.$rank 2>&1 </dev/null &
+    done
+    wait
+    [[ $ranks == 4 ]] || complain "$ranks ranks"
+    expect_trained pod.0
+    grep -q "using world size: 4," pod.0 || complain "$(head -1 pod.0)"
+fi
 if check "Kubeflow's MPIJob" && has_yaml; then
     read_job "$examples/kubeflow/mpijob.yaml"
     command=$(sed -n 's/^Launcher 1 //p' job | smaller | sed 's/ -n 8 / -n 4 /')
