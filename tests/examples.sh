@@ -110,6 +110,25 @@ if check "images"; then
         done
     done
 fi
+# The patterns of Apptainer's %files, each of which is copied into /source/.
+files_of() { sed -n '/^%files/,/^$/s/^ *\([^ ]*\) \/source\/$/\1/p' "$1"; }
+if check "images get the whole source, and not what was built"; then
+    root=$(realpath "$here/..")
+    # Docker leaves out what git ignores, and nothing else: the commit would be a modified one where a file is lacking.
+    grep -v '^#' "$root/.dockerignore" | sort | diff <(tr -d / <"$root/.gitignore" | sort) - >log ||
+        complain ".dockerignore: $(cat log)"
+    def=$examples/container/trireme.def
+    [[ $(sed -n '/^%files/,/^$/p' "$def" | grep -c "^ ") == "$(files_of "$def" | wc -l)" ]] || complain "$def: another form in %files"
+    if git -C "$root" ls-files 2>/dev/null | cut -d/ -f1 | sort -u >tracked && [[ -s tracked ]]; then
+        mkdir source
+        (cd source && xargs mkdir .git build build-cuda demo-run .venv) <tracked
+        while read -r pattern; do (cd source && compgen -G "$pattern") || complain "$def: nothing is $pattern"; done \
+            < <(files_of "$def") | sort >copied
+        (cat tracked && echo .git) | sort | diff - copied >log || complain "$def: $(cat log)"
+        rmdir source/.git # as in an archive of the source
+        [[ $(cd source && compgen -G ".git*") == .gitignore ]] || complain "$def: it needs .git"
+    fi
+fi
 if check "Spack's recipe"; then
     recipe=$examples/spack/packages/trireme/package.py
     python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$recipe" 2>log || complain "$(tail -1 log)"
