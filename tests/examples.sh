@@ -43,6 +43,21 @@ if check "Kubeflow's PyTorchJob" && has_yaml; then
     [[ $ranks == 4 ]] || complain "$ranks ranks"
     expect_trained pod.0
 fi
+if check "Kubeflow's TrainJob" && has_yaml; then
+    read_job "$examples/kubeflow/trainjob.yaml"
+    read -r _ ranks command <job
+    # Kubernetes replaces $(NAME) in the words of a command by the value of the container's variable.
+    command=${command//\$(PET_NNODES)/$ranks}
+    command=${command//\$(PET_MASTER_ADDR)/127.0.0.1}
+    command=${command//\$(PET_MASTER_PORT)/$((20000 + $$ % 10000))}
+    for ((rank = 0; rank < ranks; rank++)); do
+        timeout 120 bash -c "$(smaller <<<"${command//\$(PET_NODE_RANK)/$rank}")" >pod.$rank 2>&1 </dev/null &
+    done
+    wait
+    [[ $ranks == 4 ]] || complain "$ranks ranks"
+    expect_trained pod.0
+    grep -q "using world size: 4," pod.0 || complain "$(head -1 pod.0)"
+fi
 if check "Kubeflow's MPIJob" && has_yaml; then
     read_job "$examples/kubeflow/mpijob.yaml"
     command=$(sed -n 's/^Launcher 1 //p' job | smaller | sed 's/ -n 8 / -n 4 /')
@@ -94,6 +109,25 @@ if check "images"; then
             grep -q "add_custom_target($target " "$here/../cmake/install.cmake" || complain "$file: no target $target"
         done
     done
+fi
+# The patterns of Apptainer's %files, each of which is copied into /source/.
+files_of() { sed -n '/^%files/,/^$/s/^ *\([^ ]*\) \/source\/$/\1/p' "$1"; }
+if check "images get the whole source, and not what was built"; then
+    root=$(realpath "$here/..")
+    # Docker leaves out what git ignores, and nothing else: the commit would be a modified one where a file is lacking.
+    grep -v '^#' "$root/.dockerignore" | sort | diff <(tr -d / <"$root/.gitignore" | sort) - >log ||
+        complain ".dockerignore: $(cat log)"
+    def=$examples/container/trireme.def
+    [[ $(sed -n '/^%files/,/^$/p' "$def" | grep -c "^ ") == "$(files_of "$def" | wc -l)" ]] || complain "$def: another form in %files"
+    if git -C "$root" ls-files 2>/dev/null | cut -d/ -f1 | sort -u >tracked && [[ -s tracked ]]; then
+        mkdir source
+        (cd source && xargs mkdir .git build build-cuda demo-run .venv) <tracked
+        while read -r pattern; do (cd source && compgen -G "$pattern") || complain "$def: nothing is $pattern"; done \
+            < <(files_of "$def") | sort >copied
+        (cat tracked && echo .git) | sort | diff - copied >log || complain "$def: $(cat log)"
+        rmdir source/.git # as in an archive of the source
+        [[ $(cd source && compgen -G ".git*") == .gitignore ]] || complain "$def: it needs .git"
+    fi
 fi
 if check "Spack's recipe"; then
     recipe=$examples/spack/packages/trireme/package.py

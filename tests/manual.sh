@@ -19,6 +19,49 @@ if check "every verb has a manual page with all of its options"; then
     "$trireme" help --man >page.1
     for verb in "${verbs[@]}"; do grep -q "trireme..${verb//-/..} (1)" page.1 || complain "$verb is not in the page trireme(1)"; done
 fi
+# The usage of a verb in its full help, a line for each form: what follows "trireme VERB".
+forms() { "$trireme" "$1" --help-all | sed -n "/^usage:/,/^\$/s/^[u ][s ][a ][g ][e ][: ] trireme $1 \?//p"; }
+# The same in its manual page.
+synopsis() { sed -n '/^\.SH SYNOPSIS/,/^\.SH EXAMPLES/{/^\./d;s/\\f.//g;s/\\-/-/g;'"s/^trireme $1 \?//p}"; }
+if check "usage and synopsis have the words that a verb needs, and no others"; then
+    for verb in "${verbs[@]}"; do
+        forms "$verb" >usage
+        "$trireme" help --man "$verb" | synopsis "$verb" | diff usage - >log || complain "$verb: its page: $(cat log)"
+        [[ -s usage ]] || complain "$verb has no usage"
+        # Without words a verb that needs some refuses the command line, and one that takes none does with a word.
+        stray=(stray)
+        ! grep -qvE '^(\[options\]|--.*|)$' usage || stray=()
+        "$trireme" "$verb" "${stray[@]}" >log 2>&1 </dev/null
+        status=$?
+        [[ $status == 64 ]] || complain "$verb ${stray[*]}, of usage '$(head -1 usage)': status $status, $(tail -1 log)"
+    done
+    for row in "watch:RUN [options]" "report:RUN ... --html FILE [options]" "checkpoint:diff PATH PATH" \
+        "supervise:[options] -- COMMAND [ARGUMENT ...]"; do
+        forms "${row%%:*}" | grep -qxF -- "${row#*:}" || complain "${row%%:*} lacks the form ${row#*:}"
+    done
+    for action in list inspect verify diff reshard; do
+        "$trireme" checkpoint "$action" 2>&1 | sed -n 's/.*usage: trireme checkpoint //p'
+    done >messages
+    forms checkpoint | diff - messages >log || complain "messages of checkpoint: $(cat log)"
+fi
+if check "a page has the exit statuses of its verb"; then
+    status_of() { sed -n "/^\.SH EXIT STATUS/,/^\.SH SEE/{/^\.B $1\$/,/^\.TP/p}" page.1; }
+    for row in "1:checkpoint diff:checkpoint" "1:supervise:supervise" "75:supervise:supervise" \
+        "80:a core computed:verify-machine" "130:the same command goes on:train" "74:not whole:selftest"; do
+        IFS=: read -r status words verb <<<"$row"
+        for page in "$verb" ""; do
+            "$trireme" help --man ${page:+"$page"} >page.1
+            status_of "$status" | grep -q "$words" || complain "trireme${page:+-$page}: $status is not '$words'"
+        done
+        "$trireme" help --man watch >page.1
+        ! status_of "$status" | grep "$words" || complain "trireme-watch has $status '$words'"
+    done
+fi
+if check "an option that several verbs have is described for each"; then
+    for verb in plan goodput report; do
+        "$trireme" help --man "$verb" | grep -A1 '^\.B \\-\\-html' | grep -q "${verb/#plan/of the plan}" || complain "$verb: --html is described for others"
+    done
+fi
 if check "troff takes the pages without a warning"; then
     if command -v groff >/dev/null; then
         for verb in "" "${verbs[@]}"; do

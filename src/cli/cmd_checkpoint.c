@@ -295,18 +295,16 @@ static Status run_reshard(const Options *o) {
 
 // ---- the verb -----------------------------------------------------------------------------------
 
+// In the order of the verb's forms (config/help.c).
 static const struct {
     const char *name;
     int num_paths;
     Status (*run)(const Options *);
-    const char *usage;
-} actions[] = {
-    {"list", 1, run_list, "list FOLDER"},
-    {"inspect", 1, run_inspect, "inspect PATH"},
-    {"verify", 1, run_verify, "verify PATH"},
-    {"diff", 2, run_diff, "diff PATH PATH"},
-    {"reshard", 1, run_reshard, "reshard PATH --output FOLDER [--files N]"},
-};
+} actions[] = {{"list", 1, run_list},
+               {"inspect", 1, run_inspect},
+               {"verify", 1, run_verify},
+               {"diff", 2, run_diff},
+               {"reshard", 1, run_reshard}};
 enum { NUM_ACTIONS = sizeof actions / sizeof actions[0] };
 
 Status cmd_checkpoint(Options *o) {
@@ -316,7 +314,7 @@ Status cmd_checkpoint(Options *o) {
     for (int i = 0; word && i < NUM_ACTIONS; i++) {
         if (strcmp(word, names[i]) != 0) continue;
         if (o->positional.count == 1 + actions[i].num_paths) return actions[i].run(o);
-        return fail(ERR_USAGE, "usage: trireme checkpoint %s", actions[i].usage);
+        return options_misused(FOR_CHECKPOINT, i, "");
     }
     if (!word) return fail(ERR_USAGE, "checkpoint needs one of list, inspect, verify, diff, reshard");
     const char *nearest = text_nearest(word, names, NUM_ACTIONS);

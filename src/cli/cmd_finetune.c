@@ -70,9 +70,10 @@ static Status check_options(Finetune *f) {
             "finetune runs on one machine, its ranks are threads: start it without a launcher. For more "
             "machines launch the `trireme train` command that it prints");
     if (o->positional.count != 2)
-        return fail(ERR_USAGE,
-                    "usage: trireme finetune MODEL DATA [--save FOLDER]; MODEL is a Hugging Face folder, a "
-                    "checkpoint or a GGUF file, DATA a file of conversations (.jsonl) or text");
+        return options_misused(
+            FOR_FINETUNE, 0,
+            "; MODEL is a Hugging Face folder, a checkpoint or a GGUF file, DATA a file of "
+            "conversations (.jsonl) or text");
     f->model = o->positional.items[0], f->data = o->positional.items[1];
     if (!strcmp(f->data, "-"))
         return fail(ERR_USAGE, "DATA is read twice, so that it cannot be standard input: write it to a file");

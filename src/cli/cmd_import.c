@@ -42,10 +42,8 @@ Status cmd_import(Options *o) {
     ModelSource *source;
     Tokenizer *tokenizer;
     if (o->positional.count != 1)
-        return fail(
-            ERR_USAGE,
-            "usage: trireme import SOURCE --save FOLDER; SOURCE is a Hugging Face folder, a GGUF file, or "
-            "with --upcycle a checkpoint");
+        return options_misused(
+            FOR_IMPORT, 0, "; SOURCE is a Hugging Face folder, a GGUF file, or with --upcycle a checkpoint");
     if (!o->save || !*o->save)
         return fail(ERR_USAGE, "import needs --save FOLDER: it writes FOLDER/step-00000000");
     TRY(open_tokenizer(o, &tokenizer));

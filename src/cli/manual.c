@@ -1,28 +1,41 @@
 // Prints what is generated from the tables of verbs and options: manual pages, and completions for three shells.
 #include "cli/manual.h"
 #include "base/version.h"
+#include "supervise/supervise.h"
 #include <string.h>
 
 // ---- manual pages -------------------------------------------------------------------------------------
 
+// What an exit status means, in the order of statuses; a page has the rows of its verbs.
 static const struct {
-    Status status;
+    Verb verbs;
+    int status;
     const char *what;
-} statuses[] = {{OK, "success"},
-                {ERR_USAGE, "wrong command line"},
-                {ERR_DATA, "damaged input"},
-                {ERR_NO_INPUT, "a file that does not exist"},
-                {ERR_UNAVAILABLE, "not available on this machine, or it does not fit"},
-                {ERR_BUG, "a bug of trireme"},
-                {ERR_OS, "the operating system refused memory, threads or the like"},
-                {ERR_CREATE, "a file cannot be created"},
-                {ERR_IO, "a file cannot be read or written"},
-                {ERR_NUMERIC, "numbers that are not finite"},
-                {ERR_PERMISSION, "no permission"},
-                {ERR_CONFIG, "options that contradict each other"},
-                {ERR_HANG, "ranks that wait for each other"},
-                {ERR_REPLICAS, "ranks that must hold the same numbers do not"},
-                {INTERRUPTED, "stopped by a signal; the same command goes on"}};
+} statuses[] = {
+    {EVERY_VERB, OK, "success"},
+    {FOR_CHECKPOINT, ERR_OTHER, "checkpoint diff: the checkpoints differ"},
+    {FOR_SUPERVISE, ERR_OTHER, "supervise: the command keeps ending with status 0 while the run is not done"},
+    {EVERY_VERB, ERR_USAGE, "wrong command line"},
+    {EVERY_VERB, ERR_DATA, "damaged input"},
+    {EVERY_VERB, ERR_NO_INPUT, "a file that does not exist"},
+    {EVERY_VERB, ERR_UNAVAILABLE, "not available on this machine, or it does not fit"},
+    {EVERY_VERB, ERR_BUG, "a bug of trireme"},
+    {EVERY_VERB, ERR_OS, "the operating system refused memory, threads or the like"},
+    {EVERY_VERB, ERR_CREATE, "a file cannot be created"},
+    {EVERY_VERB, ERR_IO, "a file cannot be read or written"},
+    {FOR_SELFTEST, ERR_IO, "selftest: after a fault a checkpoint was not whole"},
+    {FOR_SUPERVISE, STATUS_REQUEUE,
+     "supervise: asked to stop by TERM, HUP, USR1, USR2 or XCPU; start the same command again"},
+    {EVERY_VERB, ERR_NUMERIC, "numbers that are not finite"},
+    {EVERY_VERB, ERR_PERMISSION, "no permission"},
+    {EVERY_VERB, ERR_CONFIG, "options that contradict each other"},
+    {EVERY_VERB, ERR_HANG, "ranks that wait for each other"},
+    {EVERY_VERB & ~FOR_VERIFY_MACHINE, ERR_REPLICAS, "ranks that must hold the same numbers do not"},
+    {FOR_VERIFY_MACHINE, ERR_REPLICAS, "verify-machine: a core computed something wrong"},
+    {EVERY_VERB & ~FOR_SUPERVISE, INTERRUPTED, "stopped by a signal"},
+    {FOR_TRAIN | FOR_FINETUNE, INTERRUPTED, "train, finetune: the same command goes on"},
+    {FOR_SUPERVISE, INTERRUPTED, "supervise: stopped by INT; the same command goes on"},
+};
 
 static void add_head(const char *name, const char *summary, Text *out) {
     text_add(out, ".TH \"%s\" 1 \"\" \"%s\"\n.SH NAME\n%s \\- ", name, TRIREME_VERSION, name);
@@ -30,25 +43,38 @@ static void add_head(const char *name, const char *summary, Text *out) {
     text_add(out, "\n");
 }
 
-static void add_tail(Text *out) {
+static void add_tail(Verb verbs, Text *out) {
+    int before = -1;
     text_add(out, ".SH EXIT STATUS\n");
-    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
-        text_add(out, ".TP\n.B %d\n%s\n", (int)statuses[i].status, statuses[i].what);
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
+        if (!(statuses[i].verbs & verbs)) continue;
+        if (statuses[i].status == before)
+            text_add(out, ".br\n");
+        else
+            text_add(out, ".TP\n.B %d\n", statuses[i].status);
+        before = statuses[i].status;
+        roff_add(statuses[i].what, out);
+        text_add(out, "\n");
+    }
+    if (verbs & FOR_SUPERVISE)
+        text_add(
+            out,
+            ".PP\nsupervise: where the run is not done and nobody has asked it to stop, the status is that "
+            "with which the command ended last, and 128 + N where signal N ended it.\n");
 }
 
 void manual_add(const Command *command, Text *out) {
     char name[80];
     snprintf(name, sizeof name, "trireme-%s", command->name);
     add_head(name, command->summary, out);
-    text_add(out, ".SH SYNOPSIS\n.B trireme %s\n.RI [ options ]\n", command->name);
     options_manual(command->verb, out);
-    add_tail(out);
+    add_tail(command->verb, out);
     text_add(out, ".SH SEE ALSO\n.BR trireme (1)\n");
 }
 
 void manual_add_overview(const Command *commands, int count, Text *out) {
     add_head("trireme", "GPT training with composed tensor, pipeline and data parallelism", out);
-    text_add(out, ".SH SYNOPSIS\n.B trireme\n.I verb\n.RI [ options ]\n.SH VERBS\n");
+    text_add(out, ".SH SYNOPSIS\n.B trireme\n.I verb\n.RI [ arguments ]\n.SH VERBS\n");
     for (int i = 0; i < count; i++) {
         text_add(out, ".TP\n.BR trireme\\-");
         roff_add(commands[i].name, out);
@@ -56,7 +82,7 @@ void manual_add_overview(const Command *commands, int count, Text *out) {
         roff_add(commands[i].summary, out);
         text_add(out, ".\n");
     }
-    add_tail(out);
+    add_tail(EVERY_VERB, out);
 }
 
 // ---- completions ----------------------------------------------------------------------------------------

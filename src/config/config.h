@@ -200,9 +200,11 @@ void options_note_idle(Options *options);
 // another effect than written.
 const char *options_notes(const Options *options);
 
-// Adds the help of a verb: its first screen, or all its options by section.
+// Adds the help of a verb: its first screen, or its usage and all its options by section.
 void options_help(Verb verb, bool all, Text *out);
-// Adds the examples and all options of a verb as sections of a manual page (troff with the macros of man).
+// Fails with ERR_USAGE: the usage of the verb in form number `form` (help.c), and `more`, "" or "; SOURCE is ...".
+Status options_misused(Verb verb, int form, const char *more);
+// Adds the synopsis, examples and all options of a verb as sections of a manual page (troff with the macros of man).
 void options_manual(Verb verb, Text *out);
 void roff_add(const char *string, Text *out); // plain text of such a page
 // A name of an option on the command line, "--tp".

@@ -51,10 +51,38 @@ static void add_option(const OptionInfo *option, Text *out) {
     text_free(&facts);
 }
 
+// Words in capitals stand for others and are in italics, as the values of options are.
+static void add_words(const char *words, Text *out) {
+    for (size_t size; *words; words += size) {
+        char word[80];
+        size = strspn(words, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+        bool stands = size > 0;
+        if (!size) size = strcspn(words, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+        snprintf(word, sizeof word, "%.*s", (int)size, words);
+        if (stands) text_add(out, "\\fI");
+        roff_add(word, out);
+        if (stands) text_add(out, "\\fR");
+    }
+}
+
+static void add_synopsis(Verb verb, Text *out) {
+    Text words = {0};
+    text_add(out, ".SH SYNOPSIS\n");
+    for (int i = 0; verb_form(verb, i, &words); i++) {
+        text_add(out, "%s\\fBtrireme ", i ? ".br\n" : "");
+        roff_add(verb_name(verb), out);
+        text_add(out, "\\fR%s", words.size ? " " : "");
+        add_words(text_string(&words), out);
+        text_add(out, "\n");
+        text_free(&words);
+    }
+}
+
 void options_manual(Verb verb, Text *out) {
     const char *section = "";
+    add_synopsis(verb, out);
     text_add(out, ".SH EXAMPLES\n.nf\n");
-    roff_add(verb_usage(verb), out);
+    roff_add(verb_examples(verb), out);
     text_add(out, ".fi\n.SH OPTIONS\n");
     for (const OptionInfo *option = option_table; option < option_table + NUM_OPTIONS; option++) {
         if (!(option->verbs & verb)) continue;

@@ -73,7 +73,12 @@ Arity meaning_arity(Meaning meaning);
 // Writes to `nearest` the spelling nearest to `key` among the names that the verb understands; false: none is near.
 bool nearest_spelling(Verb verb, const char *key, char *nearest, size_t size);
 
-const char *verb_usage(Verb verb); // help.c: the examples of its first screen
+// ---- help.c: the first screen of a verb
+
+const char *verb_examples(Verb verb);
+// Adds what follows the verb on the command line in one of its forms, "RUN [options]", or nothing; false: it has fewer
+// forms.
+bool verb_form(Verb verb, int index, Text *words);
 
 // ---- store.c: what the options own
 

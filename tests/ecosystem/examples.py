@@ -1,6 +1,7 @@
 """Reads the examples of jobs: checks what a cluster would refuse, and prints the commands that they run.
 
 examples.py FILE: for Kubeflow's jobs a line for each kind of pod, "NAME REPLICAS COMMAND..."; for SkyPilot the script."""
+import re
 import shlex
 import sys
 
@@ -58,6 +59,43 @@ def mpi_job(job):
     print_pods(replicas, None)
 
 
+def train_job(runtime, job):
+    """A TrainingRuntime and the TrainJob that names it: the trainer puts the job's command into the runtime's container."""
+    for one in (runtime, job):
+        only(one, "apiVersion", "kind", "metadata", "spec")
+        assert one["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
+        assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", one["metadata"]["name"])
+    assert runtime["kind"] == "TrainingRuntime"
+    only(job["spec"], "runtimeRef", "trainer")
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": runtime["metadata"]["name"]}
+    assert job["spec"]["runtimeRef"] == reference, f"the runtime is {reference}"
+
+    only(runtime["spec"], "mlPolicy", "template")
+    only(runtime["spec"]["mlPolicy"], "numNodes", "torch")
+    assert runtime["spec"]["mlPolicy"]["torch"] == {}, "numProcPerNode is the TrainJob's since version 2.2"
+    jobs = runtime["spec"]["template"]["spec"]
+    only(jobs, "failurePolicy", "replicatedJobs")
+    only(jobs["failurePolicy"], "maxRestarts")
+    (replicated,) = jobs["replicatedJobs"]
+    only(replicated, "name", "template")
+    only(replicated["template"], "metadata", "spec")
+    only(replicated["template"]["spec"], "backoffLimit", "template")
+    assert replicated["name"] == "node", "the address of rank 0 has this name"
+    assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+
+    trainer = job["spec"]["trainer"]
+    only(trainer, "numNodes", "numProcPerNode", "command", "args", "resourcesPerNode")
+    assert trainer["numProcPerNode"] == 1 and trainer["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"]
+    known = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+    for word in trainer["command"] + trainer["args"]:
+        assert set(re.findall(r"\$\((\w+)\)", word)) <= set(known), f"{word}: the policy sets {known}"
+    pod = replicated["template"]["spec"]["template"]
+    assert pod["spec"].pop("restartPolicy") in ("Never", "OnFailure")
+    (container,) = pod["spec"]["containers"]
+    container.update(command=trainer["command"], args=trainer["args"], resources=trainer["resourcesPerNode"])
+    print("node", trainer["numNodes"], container_of(pod, "node"))
+
+
 def sky_task(task):
     only(task, "name", "num_nodes", "resources", "envs", "file_mounts", "workdir", "setup", "run")
     only(task["resources"], "cpus", "memory", "use_spot")
@@ -67,5 +105,6 @@ def sky_task(task):
 
 
 with open(sys.argv[1]) as file:
-    job = yaml.safe_load(file)
-{"PyTorchJob": pytorch_job, "MPIJob": mpi_job, None: sky_task}[job.get("kind")](job)
+    documents = list(yaml.safe_load_all(file))
+kinds = {"PyTorchJob": pytorch_job, "MPIJob": mpi_job, "TrainJob": train_job, None: sky_task}
+kinds[documents[-1].get("kind")](*documents)
