@@ -81,6 +81,7 @@ bash_completes() {
     COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _trireme
     [[ " ${COMPREPLY[*]} " == *" $2 "* ]] || complain "bash: '$1' becomes ${COMPREPLY[*]:0:5}, not $2"
+    [[ -z $(printf '%s\n' "${COMPREPLY[@]}" | sort | uniq -d) ]] || complain "bash: '$1' becomes twice the same: ${COMPREPLY[*]:0:5}"
 }
 if check "bash completes verbs, options and values"; then
     "$trireme" help --completion bash >completion.bash
@@ -92,14 +93,42 @@ if check "bash completes verbs, options and values"; then
     bash_completes "trireme train --device c" check
     bash_completes "trireme plan --no" --no-bias-gelu-fusion
     bash_completes "trireme export --to " gguf
+    for verb in "${verbs[@]}"; do bash_completes "trireme $verb --h" --help-all; done
+    for verb in "${verbs[@]}"; do bash_completes "trireme help ${verb:0:3}" "$verb"; done
+    bash_completes "trireme help --" --man
+    bash_completes "trireme help --man sch" schedule
+    bash_completes "trireme help --completion " fish
+    bash_completes "trireme memory --model " gpt3-175b
+    bash_completes "trireme supervise -- " train
+    bash_completes "trireme supervise --elastic off -- mpirun -n 2 trireme train --num-l" --num-layers
+    bash_completes "trireme supervise --ela" --elastic
+    bash_completes "trireme supervise -- train --model gpt2" gpt2-124m
+    while read -r name _; do bash_completes "trireme train --model ${name::2}" "$name"; done < <("$trireme" models | tail -n +2)
     COMP_WORDS=(trireme train --load x) COMP_CWORD=3
     _trireme
     [[ ${#COMPREPLY[@]} == 0 ]] || complain "bash: a path is completed to ${COMPREPLY[*]}"
 fi
+if check "the words that a verb takes first are completed, and are those that it knows"; then
+    "$trireme" help --completion bash >completion.bash
+    # shellcheck disable=SC1091
+    source ./completion.bash || complain "bash does not take it"
+    for row in "checkpoint:list inspect verify diff reshard" "data:inspect verify sample" "tokenizer:train encode decode inspect"; do
+        verb=${row%%:*} words=${row#*:}
+        bash_completes "trireme $verb " "$words"
+        for word in $words; do
+            "$trireme" "$verb" "$word" >known 2>&1 </dev/null
+            grep -qE "$verb $word: (did|unknown|there)|$verb $word is not known" known && complain "$(cat known)"
+        done
+        bash_completes "trireme $verb ${words##* } --help" --help
+    done
+    "$trireme" checkpoint lisst >known 2>&1
+    grep -q "checkpoint lisst: did you mean list" known || complain "$(cat known)"
+fi
 if check "fish completes verbs, options and values"; then
     if command -v fish >/dev/null; then
         "$trireme" help --completion fish >trireme.fish
-        for row in "trireme pre:preprocess" "trireme train --num-l:--num-layers" "trireme train --device c:check"; do
+        for row in "trireme pre:preprocess" "trireme train --num-l:--num-layers" "trireme train --device c:check" \
+            "trireme help sche:schedule" "trireme checkpoint resh:reshard" "trireme train --model gpt3-17:gpt3-175b"; do
             HOME=$PWD fish -c "source trireme.fish; complete -C '${row%:*}'" 2>&1 | grep "^${row#*:}" >/dev/null ||
                 complain "fish: '${row%:*}' does not become ${row#*:}"
         done
@@ -111,6 +140,28 @@ if check "zsh takes its completion"; then
         zsh -n _trireme 2>warnings || complain "zsh: $(cat warnings)"
         HOME=$PWD zsh -fc 'fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -d dump; print ${_comps[trireme]}' |
             grep -x _trireme >/dev/null || complain "zsh does not find the completion of trireme"
+    fi
+fi
+# What zsh's completion would offer, one a line: its own functions are replaced by ones that print.
+cat >offered.zsh <<'END'
+compadd() { print -l -- "${@:#--}" }
+_describe() { print -l -- "${(@)${(@P)argv[-1]}%%:*}" }
+_files() { print FILES }
+line() { local -a words=("$@"); local CURRENT=$#words; source ./_trireme }
+line "${(@)${(s: :)1}#_}"
+END
+if check "zsh completes verbs, their words, options and values"; then
+    if command -v zsh >/dev/null; then
+        "$trireme" help --completion zsh >_trireme
+        # "_" stands for an empty last word.
+        for row in "trireme _:preprocess" "trireme _:help" "trireme help _:plan" "trireme help --completion _:zsh" \
+            "trireme checkpoint _:reshard" "trireme checkpoint list _:FILES" "trireme train --n:--num-layers" \
+            "trireme train --model _:gpt3-175b" "trireme supervise -- _:train" "trireme supervise -- train --n:--num-layers" \
+            "trireme supervise --e:--elastic" "trireme checkpoint --h:--help"; do
+            zsh -f offered.zsh "${row%:*}" >offered 2>&1
+            grep -x -- "${row##*:}" offered >/dev/null || complain "zsh: '${row%:*}' becomes $(head -5 offered), not ${row##*:}"
+            [[ -z $(sort offered | uniq -d) ]] || complain "zsh: '${row%:*}' becomes twice the same: $(sort offered | uniq -d | head -3)"
+        done
     fi
 fi
 check "another shell is refused" true

@@ -8,14 +8,14 @@ source "${BASH_SOURCE%/*}/script.sh" "$@"
 # shellcheck source=tests/jobs.sh
 source "$here/jobs.sh"
 
-# start NAME OPTION...: a run as $pid that lasts until it is ended.
-start() {
+# start_bare NAME OPTION...: a run as $pid that lasts until it is ended.
+start_bare() {
     name=$1
     out=$1.log
-    "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 1000000 --save "$1" --metrics "$1.jsonl" "${@:2}" \
-        >"$1.log" 2>&1 </dev/null &
+    "$trireme" train "${corpus[@]}" "${no_evaluation[@]}" --train-iters 1000000 --save "$1" "${@:2}" >"$1.log" 2>&1 </dev/null &
     pid=$!
 }
+start() { start_bare "$@" --metrics "$1.jsonl"; }
 has_trained() { [[ -e $name.jsonl ]] && (($(rows "$name") >= $1)); }
 picture() { "$trireme" watch "$@" --once >picture.txt 2>&1; }
 shows() { grep -qE -- "$1" picture.txt || complain "no '$1' in: $(cat picture.txt)"; }
@@ -27,7 +27,8 @@ if check "a running job shows each rank, then how it ended"; then
     shows "^live: running on $(hostname), process $pid, since 20"
     shows "^step [0-9]+/1000000  loss [0-9.]+ .* tokens/s .* left"
     shows "^[0-9] ranks? at work, [0-9] waits?"
-    for rank in 0 1 2 3; do shows "^ +$rank +[0-9]+  training "; done
+    shows "^ rank     step  part              since  does$"
+    for rank in 0 1 2 3; do shows "^ +$rank +[0-9]+  training +[0-9.]+ s  [A-Za-z]"; done
     COLUMNS=30 picture live
     for rank in 0 1 2 3; do shows "^$rank .* [0-9.]+ s$"; done
     picture live.jsonl
@@ -37,6 +38,23 @@ if check "a running job shows each rank, then how it ended"; then
     picture live/run.json
     shows "^live/run.json: interrupted at 20.*, status 1[0-9]*: stopped by a signal \(SIGTERM\)"
     grep -q "at work" picture.txt && complain "ranks of a run that has ended: $(cat picture.txt)"
+fi
+# at_step STEP: the picture says that the run has reached this step.
+at_step() {
+    picture "$name"
+    step=$(sed -n 's,^step \([0-9]*\)/1000000.*,\1,p' picture.txt)
+    ((${step:-0} >= $1))
+}
+if check "a run without metrics has the step of its ranks, and says what is not known"; then
+    start_bare bare --ranks 2
+    until_true at_step 5
+    most=$(sed -nE 's/^ +[0-9]+ +([0-9]+)  training .*/\1/p' picture.txt | sort -n | tail -1)
+    [[ $step == "$most" ]] || complain "not the step of the foremost rank: $(cat picture.txt)"
+    shows "^loss and speed are not known without --metrics FILE$"
+    kill -TERM "$pid"
+    wait "$pid"
+    picture bare
+    shows "^loss and speed are not known without --metrics FILE$"
 fi
 if check "a run that was killed is said to be dead"; then
     start dead --ranks 2 --tp 2
@@ -86,8 +104,8 @@ if check "ranks that are processes show for whom they wait"; then
     picture waits
     kill -CONT "$victim"
     shows "^1 rank at work, 2 wait, 2 of them for rank 1"
-    shows "^ +1 +[0-9]+  training   is stopped by a signal"
-    for rank in 0 2; do shows "^ +$rank +[0-9]+  training   waits for ranks? [0-9, ]*1[0-9, ]* in .* [0-9.]+ s$"; done
+    shows "^ +1 +[0-9]+  training +[0-9.]+ s  is stopped by a signal$"
+    for rank in 0 2; do shows "^ +$rank +[0-9]+  training +[0-9.]+ s  waits for ranks? [0-9, ]*1[0-9, ]* in [a-z]"; done
     kill -TERM "$pid"
     wait "$pid"
 fi

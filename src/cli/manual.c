@@ -103,6 +103,19 @@ static void add_choices(const char *choices, Text *out) {
     for (const char *c = choices; *c; c++) text_add(out, "%c", *c == '|' ? ' ' : *c);
 }
 
+// The words of which a verb takes one first, "a b"; NULL: it takes none.
+static const char *first_words(const Command *command) {
+    static const struct {
+        Verb verb;
+        const char *words;
+    } rows[] = {{FOR_CHECKPOINT, "list inspect verify diff reshard"},
+                {FOR_DATA, "inspect verify sample"},
+                {FOR_TOKENIZER, "train encode decode inspect"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (command->verb == rows[i].verb) return rows[i].words;
+    return NULL;
+}
+
 static void add_verbs(const Command *commands, int count, Text *out) {
     for (int i = 0; i < count; i++) text_add(out, "%s%s", i ? " " : "", commands[i].name);
 }
@@ -117,23 +130,48 @@ static void add_bash_value(void *out, const OptionName *o) {
     text_add(out, "'; known=yes ;;\n");
 }
 
+static void add_bash_verb(const Command *command, Text *out) {
+    const char *words = first_words(command);
+    text_add(out, "    %s)\n", command->name);
+    if (words)
+        text_add(out, "        ((COMP_CWORD == 2)) && [[ $word != -* ]] && known=yes words='%s'\n", words);
+    text_add(out, "        case $before in\n");
+    options_names(command->verb, add_bash_value, out);
+    text_add(out, "        esac\n        [[ -z $known && $word == -* ]] && known=yes words='");
+    options_names(command->verb, add_bash_name, out);
+    text_add(out, "' ;;\n");
+}
+
+// After `supervise ... --` comes `train` or a launcher, and after `train` its options.
 static void add_bash(const Command *commands, int count, Text *out) {
-    text_add(out,
-             "# Completion of trireme for bash, made by `trireme help --completion bash`.\n"
-             "_trireme() {\n"
-             "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words='' known=''\n"
-             "    COMPREPLY=()\n"
-             "    if ((COMP_CWORD == 1)); then\n"
-             "        mapfile -t COMPREPLY < <(compgen -W 'help ");
+    text_add(
+        out,
+        "# Completion of trireme for bash, made by `trireme help --completion bash`.\n"
+        "_trireme() {\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words='' known='' i\n"
+        "    local verb=${COMP_WORDS[1]} verbs='");
     add_verbs(commands, count, out);
-    text_add(out, "' -- \"$word\")\n        return\n    fi\n    case ${COMP_WORDS[1]} in\n");
-    for (int i = 0; i < count; i++) {
-        text_add(out, "    %s)\n        case $before in\n", commands[i].name);
-        options_names(commands[i].verb, add_bash_value, out);
-        text_add(out, "        esac\n        [[ -z $known && $word == -* ]] && known=yes words='");
-        options_names(commands[i].verb, add_bash_name, out);
-        text_add(out, " --help --help-all' ;;\n");
-    }
+    text_add(out, "'\n"
+                  "    COMPREPLY=()\n"
+                  "    if ((COMP_CWORD == 1)); then\n"
+                  "        mapfile -t COMPREPLY < <(compgen -W \"help $verbs\" -- \"$word\")\n"
+                  "        return\n"
+                  "    fi\n"
+                  "    if [[ $verb == supervise ]]; then\n"
+                  "        for ((i = 2; i < COMP_CWORD; i++)); do\n"
+                  "            [[ $verb == launcher && ${COMP_WORDS[i]} == train ]] && verb=train\n"
+                  "            [[ $verb == supervise && ${COMP_WORDS[i]} == -- ]] && verb=launcher\n"
+                  "        done\n"
+                  "        [[ $verb == launcher && $before == -- ]] && known=yes words=train\n"
+                  "    fi\n"
+                  "    case $verb in\n"
+                  "    help)\n"
+                  "        case $before in\n"
+                  "        help) words=\"$verbs --completion --man --verbs\"; known=yes ;;\n"
+                  "        --man) words=$verbs; known=yes ;;\n"
+                  "        --completion) words='bash zsh fish'; known=yes ;;\n"
+                  "        esac ;;\n");
+    for (int i = 0; i < count; i++) add_bash_verb(&commands[i], out);
     text_add(out, "    esac\n"
                   "    [[ -z $known ]] || mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
                   "}\n"
@@ -156,10 +194,25 @@ static void add_zsh_value(void *out, const OptionName *o) {
     text_add(out, "; return ;;\n");
 }
 
+static void add_zsh_verb(const Command *command, Text *out) {
+    const char *words = first_words(command);
+    text_add(out, "    %s)\n", command->name);
+    if (words)
+        text_add(out,
+                 "        if ((CURRENT == 3)) && [[ $words[3] != -* ]]; then compadd -- %s; return; fi\n",
+                 words);
+    text_add(out, "        case $words[CURRENT-1] in\n");
+    options_names(command->verb, add_zsh_value, out);
+    text_add(out, "        esac\n        options=(\n");
+    options_names(command->verb, add_zsh_name, out);
+    text_add(out, "        ) ;;\n");
+}
+
 static void add_zsh(const Command *commands, int count, Text *out) {
     text_add(out,
              "#compdef trireme\n# Completion of trireme for zsh, made by `trireme help --completion zsh`.\n"
              "local -a verbs options\n"
+             "local verb=$words[2] word\n"
              "verbs=(\n");
     for (int i = 0; i < count; i++) {
         Text text = {0};
@@ -169,15 +222,28 @@ static void add_zsh(const Command *commands, int count, Text *out) {
         text_add(out, "\n");
         text_free(&text);
     }
-    text_add(out,
-             ")\nif ((CURRENT == 2)); then\n    _describe verb verbs\n    return\nfi\ncase $words[2] in\n");
-    for (int i = 0; i < count; i++) {
-        text_add(out, "    %s)\n        case $words[CURRENT-1] in\n", commands[i].name);
-        options_names(commands[i].verb, add_zsh_value, out);
-        text_add(out, "        esac\n        options=(\n");
-        options_names(commands[i].verb, add_zsh_name, out);
-        text_add(out, "        ) ;;\n");
-    }
+    text_add(out, ")\n"
+                  "if ((CURRENT == 2)); then\n"
+                  "    verbs+=('help:show the common options of a verb')\n"
+                  "    _describe verb verbs\n"
+                  "    return\n"
+                  "fi\n"
+                  "if [[ $verb == supervise ]]; then\n"
+                  "    for word in $words[3,CURRENT-1]; do\n"
+                  "        [[ $verb == launcher && $word == train ]] && verb=train\n"
+                  "        [[ $verb == supervise && $word == -- ]] && verb=launcher\n"
+                  "    done\n"
+                  "    [[ $verb == launcher && $words[CURRENT-1] == -- ]] && compadd -- train\n"
+                  "fi\n"
+                  "case $verb in\n"
+                  "    help)\n"
+                  "        case $words[CURRENT-1] in\n"
+                  "        help) compadd -- --completion --man --verbs; _describe verb verbs ;;\n"
+                  "        --man) _describe verb verbs ;;\n"
+                  "        --completion) compadd -- bash zsh fish ;;\n"
+                  "        esac\n"
+                  "        return ;;\n");
+    for (int i = 0; i < count; i++) add_zsh_verb(&commands[i], out);
     text_add(
         out,
         "esac\nif [[ $words[CURRENT] == -* ]]; then\n    _describe -o option options\nelse\n    _files\nfi\n");
@@ -208,13 +274,31 @@ static void add_fish_name(void *self, const OptionName *o) {
     text_add(verb->out, "'\n");
 }
 
+// Fish completes words anywhere; here, as long as none of them is there.
+static void add_fish_words(const char *verb, const char *words, Text *out) {
+    text_add(
+        out,
+        "complete -c trireme -n '__fish_seen_subcommand_from %s; and not __fish_seen_subcommand_from %s' "
+        "-f -a '%s'\n",
+        verb, words, words);
+}
+
 static void add_fish(const Command *commands, int count, Text *out) {
-    text_add(out, "# Completion of trireme for fish, made by `trireme help --completion fish`.\n"
-                  "complete -c trireme -n __fish_use_subcommand -f\n");
+    Text verbs = {0};
+    text_add(
+        out,
+        "# Completion of trireme for fish, made by `trireme help --completion fish`.\n"
+        "complete -c trireme -n __fish_use_subcommand -f\n"
+        "complete -c trireme -n __fish_use_subcommand -f -a help -d 'show the common options of a verb'\n");
+    add_verbs(commands, count, &verbs);
+    add_fish_words("help", text_string(&verbs), out);
+    text_free(&verbs);
     for (int i = 0; i < count; i++) {
+        const char *words = first_words(&commands[i]);
         text_add(out, "complete -c trireme -n __fish_use_subcommand -f -a %s -d ", commands[i].name);
         add_quoted(commands[i].summary, out);
         text_add(out, "\n");
+        if (words) add_fish_words(commands[i].name, words, out);
         options_names(commands[i].verb, add_fish_name, &(FishVerb){commands[i].name, out});
     }
 }

@@ -92,11 +92,22 @@ void options_manual(Verb verb, Text *out) {
     }
 }
 
+// Adds the words that an option takes, "a|b", where it takes no other ones. Whether it does so.
+static bool add_choices(const OptionInfo *option, Text *out) {
+    if (option == &option_table[OPT_model]) {
+        for (int i = 0; i < num_model_presets; i++)
+            text_add(out, "%s%s", i ? "|" : "", model_presets[i].name);
+        return true;
+    }
+    bool chooses = option->type == WORD && *option->range && strncmp(option->range, "text", 4) != 0;
+    if (chooses) option_choices(option, out);
+    return chooses;
+}
+
 static void see_names(const OptionInfo *option, SeeOption *see, void *self) {
     char text[80];
     Text choices = {0};
-    bool chooses = option->type == WORD && *option->range && strncmp(option->range, "text", 4) != 0;
-    if (chooses) option_choices(option, &choices);
+    bool chooses = add_choices(option, &choices);
     bool is_path = (option->type == WORD || option->type == LIST) && !chooses;
     OptionName name = {text, option->help, text_string(&choices), option->type != FLAG, is_path};
     for (const char *spelling = option->spellings; *spelling;) {

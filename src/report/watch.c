@@ -14,6 +14,11 @@ typedef struct {
     char state;     // of its process, as in /proc; 0: it is not there
 } WatchedRank;
 
+typedef struct {
+    WatchedRank *ranks; // those whose heartbeats are seen
+    int count, size;    // seen, and of the run
+} WatchedRanks;
+
 static void add_duration(Text *out, double s) {
     if (s < 100)
         text_add(out, "%.2f s", s);
@@ -68,15 +73,15 @@ static double mean_step_s(const RunRecord *r) {
     return sum / (double)(r->num_steps - first);
 }
 
-static void add_numbers(const RunRecord *r, int columns, Text *out) {
+static void add_numbers(const RunRecord *r, int64_t step, int columns, Text *out) {
     enum { FIELDS = 8 };
     char texts[FIELDS][256] = {{0}};
     const char *fields[FIELDS];
     for (int i = 0; i < FIELDS; i++) fields[i] = texts[i];
-    if (r->iteration >= 0 && r->end >= 0)
-        snprintf(texts[0], 256, "step %" PRId64 "/%" PRId64, r->iteration, r->end);
-    else if (r->iteration >= 0)
-        snprintf(texts[0], 256, "step %" PRId64, r->iteration);
+    if (step >= 0 && r->end >= 0)
+        snprintf(texts[0], 256, "step %" PRId64 "/%" PRId64, step, r->end);
+    else if (step >= 0)
+        snprintf(texts[0], 256, "step %" PRId64, step);
     if (r->num_steps) {
         const StepRow *last = &r->steps[r->num_steps - 1];
         snprintf(texts[1], 256, "loss %.4f", last->loss);
@@ -97,6 +102,13 @@ static void add_numbers(const RunRecord *r, int columns, Text *out) {
     screen_flow(fields, FIELDS, columns, 6, out);
 }
 
+// `step_is_known`: by more than run.json, which is written at saves.
+static void add_unknown(const RunRecord *r, bool step_is_known, Text *out) {
+    if (!r->has_state || *r->metrics || r->num_steps) return;
+    text_add(out, "loss%s are not known without --metrics FILE\n",
+             step_is_known ? " and speed" : ", speed and the step between saves");
+}
+
 // ---- the ranks --------------------------------------------------------------------------------------------
 
 static bool is_gone(char state) { return !state || state == 'Z' || state == 'X'; }
@@ -114,21 +126,31 @@ static int by_interest(const void *a, const void *b) {
     return (y->since_s > x->since_s) - (y->since_s < x->since_s);
 }
 
-static int read_ranks(const BeatPage *page, int size, WatchedRank *ranks) {
-    int count = 0;
+static WatchedRanks read_ranks(const RunRecord *r, const BeatPage *page) {
+    int size = r->ranks > 0 && r->ranks <= BEAT_MAX_SLOTS ? (int)r->ranks : 1;
+    WatchedRanks w = {.ranks = calloc((size_t)size, sizeof *w.ranks), .size = size};
     int *waited_for = calloc((size_t)size, sizeof *waited_for);
-    CHECK(waited_for, "no memory for %d ranks", size);
+    CHECK(w.ranks && waited_for, "no memory for %d ranks", size);
     for (int i = 0; i < size; i++)
-        if (beat_read(page, i, &ranks[count].beat)) {
-            WatchedRank *rank = &ranks[count++];
+        if (beat_read(page, i, &w.ranks[w.count].beat)) {
+            WatchedRank *rank = &w.ranks[w.count++];
             rank->state = process_status(rank->beat.pid, NULL);
             rank->since_s = fmax(0, beat_since_s(&rank->beat));
             for (int k = 0; k < rank->beat.num_waits; k++)
                 if (rank->beat.waits[k] < size) waited_for[rank->beat.waits[k]]++;
         }
-    for (int i = 0; i < count; i++) ranks[i].waited_for = waited_for[ranks[i].beat.rank];
+    for (int i = 0; i < w.count; i++) w.ranks[i].waited_for = waited_for[w.ranks[i].beat.rank];
     free(waited_for);
-    return count;
+    qsort(w.ranks, (size_t)w.count, sizeof *w.ranks, by_interest);
+    return w;
+}
+
+// The step that the foremost rank takes; 0: none yet.
+static int64_t foremost_step(const WatchedRanks *w) {
+    int64_t step = 0;
+    for (int i = 0; i < w->count; i++)
+        if (w->ranks[i].beat.iteration > step) step = w->ranks[i].beat.iteration;
+    return step;
 }
 
 static void add_what(const WatchedRank *rank, Text *out) {
@@ -153,8 +175,8 @@ static void add_rank(const WatchedRank *rank, Text *out) {
     Text what = {0}, since = {0};
     add_what(rank, &what);
     add_duration(&since, rank->since_s);
-    text_add(out, "%5d %8" PRId64 "  %-10s %-34s %10s\n", rank->beat.rank, rank->beat.iteration,
-             beat_phase_name(rank->beat.phase), text_string(&what), text_string(&since));
+    text_add(out, "%5d %8" PRId64 "  %-10s %12s  %s\n", rank->beat.rank, rank->beat.iteration,
+             beat_phase_name(rank->beat.phase), text_string(&since), text_string(&what));
     text_free(&what);
     text_free(&since);
 }
@@ -168,9 +190,9 @@ static void add_rank_narrow(const WatchedRank *rank, Text *out) {
     text_add(out, "\n");
 }
 
-static void add_sum(const WatchedRank *ranks, int count, int size, Text *out) {
-    int computing = 0;
-    const WatchedRank *most = NULL;
+static void add_sum(const WatchedRanks *w, Text *out) {
+    int computing = 0, count = w->count, size = w->size;
+    const WatchedRank *ranks = w->ranks, *most = NULL;
     for (int i = 0; i < count; i++) {
         computing += !waits(&ranks[i]) && ranks[i].beat.phase != BEAT_DONE;
         if (ranks[i].waited_for && (!most || ranks[i].waited_for > most->waited_for)) most = &ranks[i];
@@ -183,29 +205,28 @@ static void add_sum(const WatchedRank *ranks, int count, int size, Text *out) {
     text_add(out, "\n");
 }
 
-static void add_ranks(const RunRecord *r, const BeatPage *page, int columns, int most, Text *out) {
-    int size = r->ranks > 0 && r->ranks <= BEAT_MAX_SLOTS ? (int)r->ranks : 1;
-    WatchedRank *ranks = calloc((size_t)size, sizeof *ranks);
-    CHECK(ranks, "no memory for %d ranks", size);
-    int count = read_ranks(page, size, ranks);
-    qsort(ranks, (size_t)count, sizeof *ranks, by_interest);
-    add_sum(ranks, count, size, out);
+static void add_ranks(const WatchedRanks *w, int columns, int most, Text *out) {
+    add_sum(w, out);
     bool narrow = columns < 74;
-    if (!narrow) text_add(out, "%5s %8s  %-10s %-34s %10s\n", "rank", "step", "part", "does", "since");
-    for (int i = 0; i < count && i < most; i++) (narrow ? add_rank_narrow : add_rank)(&ranks[i], out);
-    if (count > most) text_add(out, "  ... %d more\n", count - most);
-    free(ranks);
+    // What a rank does comes last, since it may be long.
+    if (!narrow) text_add(out, "%5s %8s  %-10s %12s  %s\n", "rank", "step", "part", "since", "does");
+    for (int i = 0; i < w->count && i < most; i++) (narrow ? add_rank_narrow : add_rank)(&w->ranks[i], out);
+    if (w->count > most) text_add(out, "  ... %d more\n", w->count - most);
 }
 
 void watch_print(const RunRecord *r, const BeatPage *page, int columns, int most_ranks, Text *out) {
-    add_state(r, out);
-    add_numbers(r, columns, out);
     bool runs = r->has_state && !strcmp(r->state, "running") && !r->gone;
-    if (!runs) return;
-    if (page->header)
-        add_ranks(r, page, columns, most_ranks, out);
-    else
+    WatchedRanks w = {0};
+    if (runs && page->header) w = read_ranks(r, page);
+    int64_t step = foremost_step(&w);
+    add_state(r, out);
+    add_numbers(r, step > 0 ? step : r->iteration, columns, out);
+    add_unknown(r, step > 0 || !runs, out);
+    if (runs && page->header)
+        add_ranks(&w, columns, most_ranks, out);
+    else if (runs)
         text_add(out,
                  "what its ranks do now is seen on the machine of rank 0, of ranks that are threads, or with "
                  "`trireme supervise`\n");
+    free(w.ranks);
 }

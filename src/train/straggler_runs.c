@@ -72,7 +72,7 @@ void reporter_slow_rank(Reporter *r, int64_t iteration, const SlowRank *slow, co
     fprintf(stderr,
             "WARNING: iteration %" PRId64
             ": rank %d on %s is slow: it computed %.3g s %s, %.3g s is usual for %s; "
-            "%s differs most, %.3g s for %.3g s a step (--straggler-interval)\n",
+            "the difference is greatest in %s, %.3g s for %.3g s a step (--straggler-interval)\n",
             iteration, slow->rank, host, slow->own_s, slow->one_step ? "in one step" : "a step",
             slow->usual_s, slow->of_past ? "this rank" : "ranks with the same work", work_parts[slow->most],
             slow->own_part_s, slow->usual_part_s);

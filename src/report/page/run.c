@@ -258,42 +258,61 @@ static void add_differences(const Json *const *configs, int count, Text *out) {
         }
 }
 
-static void compare_options(const RunRecord *runs, int count, Text *out) {
-    Json *configs[MAX_PAGE_RUNS] = {NULL};
-    bool all = count > 1;
-    for (int i = 0; i < count; i++)
-        all &= runs[i].config.size &&
-               yaml_parse(&configs[i], runs[i].config.data, runs[i].config.size, runs[i].name) == OK;
-    if (all) {
-        text_add(out, "<div class=\"scroll\"><table>\n<thead><tr><th>option</th>");
+// `runs`: those with options.
+static void compare_options(const RunRecord *const *runs, const Json *const *configs, int count, Text *out) {
+    Text rows = {0};
+    add_differences(configs, count, &rows);
+    if (!rows.size) {
+        text_add(out, "<p>No option differs between the runs.</p>\n");
+    } else {
+        text_add(out, "<p>Those that differ between the runs:</p>\n<div class=\"scroll\"><table>\n"
+                      "<thead><tr><th>option</th>");
         for (int i = 0; i < count; i++) {
             text_add(out, "<th>");
-            html_text(out, runs[i].name);
+            html_text(out, runs[i]->name);
             text_add(out, "</th>");
         }
         text_add(out, "</tr></thead>\n<tbody>\n");
-        add_differences((const Json *const *)configs, count, out);
+        text_add_bytes(out, rows.data, rows.size);
         text_add(out, "</tbody>\n</table></div>\n");
     }
-    for (int i = 0; i < count; i++) json_free(configs[i]);
+    text_free(&rows);
+}
+
+static void add_unknown_options(const RunRecord *r, Text *out) {
+    text_add(out, "<p>The options of ");
+    html_text(out, r->name);
+    text_add(out, " are not known: %s.</p>\n",
+             r->config.size  ? "the config.yaml of its newest checkpoint cannot be read"
+             : !r->has_state ? "its metrics or ledger does not have them; give its --save folder"
+             : r->saved < 0  ? "nothing was saved yet"
+                             : "there is no checkpoint beside its run.json; give its --save folder");
+}
+
+static void add_all_options(const RunRecord *r, Text *out) {
+    text_add(out, "<details><summary>All options of ");
+    html_text(out, r->name);
+    text_add(out, "</summary>\n<div class=\"flags\"><pre tabindex=\"0\">");
+    html_text(out, text_string(&r->config));
+    text_add(out, "</pre></div></details>\n");
 }
 
 static void add_options(const RunRecord *runs, int count, Text *out) {
-    bool any = false;
-    for (int i = 0; i < count; i++) any |= runs[i].config.size > 0;
-    if (!any) return;
-    text_add(out, "<section>\n<h2>Options</h2>\n");
-    if (count > 1) text_add(out, "<p>Those that differ between the runs:</p>\n");
-    compare_options(runs, count, out);
+    const RunRecord *with[MAX_PAGE_RUNS], *without[MAX_PAGE_RUNS];
+    Json *configs[MAX_PAGE_RUNS];
+    int known = 0, unknown = 0;
     for (int i = 0; i < count; i++) {
-        if (!runs[i].config.size) continue;
-        text_add(out, "<details><summary>All options of ");
-        html_text(out, runs[i].name);
-        text_add(out, "</summary>\n<div class=\"flags\"><pre tabindex=\"0\">");
-        html_text(out, text_string(&runs[i].config));
-        text_add(out, "</pre></div></details>\n");
+        const RunRecord *r = &runs[i];
+        bool is =
+            r->config.size && yaml_parse(&configs[known], r->config.data, r->config.size, r->name) == OK;
+        *(is ? &with[known++] : &without[unknown++]) = r;
     }
+    text_add(out, "<section>\n<h2>Options</h2>\n");
+    if (known > 1) compare_options(with, (const Json *const *)configs, known, out);
+    for (int i = 0; i < unknown; i++) add_unknown_options(without[i], out);
+    for (int i = 0; i < known; i++) add_all_options(with[i], out);
     text_add(out, "</section>\n");
+    for (int i = 0; i < known; i++) json_free(configs[i]);
 }
 
 // ---- the page ---------------------------------------------------------------------------------------------
