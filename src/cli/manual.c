@@ -103,19 +103,6 @@ static void add_choices(const char *choices, Text *out) {
     for (const char *c = choices; *c; c++) text_add(out, "%c", *c == '|' ? ' ' : *c);
 }
 
-// The words of which a verb takes one first, "a b"; NULL: it takes none.
-static const char *first_words(const Command *command) {
-    static const struct {
-        Verb verb;
-        const char *words;
-    } rows[] = {{FOR_CHECKPOINT, "list inspect verify diff reshard"},
-                {FOR_DATA, "inspect verify sample"},
-                {FOR_TOKENIZER, "train encode decode inspect"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (command->verb == rows[i].verb) return rows[i].words;
-    return NULL;
-}
-
 static void add_verbs(const Command *commands, int count, Text *out) {
     for (int i = 0; i < count; i++) text_add(out, "%s%s", i ? " " : "", commands[i].name);
 }
@@ -131,10 +118,13 @@ static void add_bash_value(void *out, const OptionName *o) {
 }
 
 static void add_bash_verb(const Command *command, Text *out) {
-    const char *words = first_words(command);
+    Text words = {0};
+    options_first_words(command->verb, &words);
     text_add(out, "    %s)\n", command->name);
-    if (words)
-        text_add(out, "        ((COMP_CWORD == 2)) && [[ $word != -* ]] && known=yes words='%s'\n", words);
+    if (words.size)
+        text_add(out, "        ((COMP_CWORD == 2)) && [[ $word != -* ]] && known=yes words='%s'\n",
+                 words.data);
+    text_free(&words);
     text_add(out, "        case $before in\n");
     options_names(command->verb, add_bash_value, out);
     text_add(out, "        esac\n        [[ -z $known && $word == -* ]] && known=yes words='");
@@ -195,12 +185,14 @@ static void add_zsh_value(void *out, const OptionName *o) {
 }
 
 static void add_zsh_verb(const Command *command, Text *out) {
-    const char *words = first_words(command);
+    Text words = {0};
+    options_first_words(command->verb, &words);
     text_add(out, "    %s)\n", command->name);
-    if (words)
+    if (words.size)
         text_add(out,
                  "        if ((CURRENT == 3)) && [[ $words[3] != -* ]]; then compadd -- %s; return; fi\n",
-                 words);
+                 words.data);
+    text_free(&words);
     text_add(out, "        case $words[CURRENT-1] in\n");
     options_names(command->verb, add_zsh_value, out);
     text_add(out, "        esac\n        options=(\n");
@@ -294,11 +286,13 @@ static void add_fish(const Command *commands, int count, Text *out) {
     add_fish_words("help", text_string(&verbs), out);
     text_free(&verbs);
     for (int i = 0; i < count; i++) {
-        const char *words = first_words(&commands[i]);
+        Text words = {0};
+        options_first_words(commands[i].verb, &words);
         text_add(out, "complete -c trireme -n __fish_use_subcommand -f -a %s -d ", commands[i].name);
         add_quoted(commands[i].summary, out);
         text_add(out, "\n");
-        if (words) add_fish_words(commands[i].name, words, out);
+        if (words.size) add_fish_words(commands[i].name, words.data, out);
+        text_free(&words);
         options_names(commands[i].verb, add_fish_name, &(FishVerb){commands[i].name, out});
     }
 }

@@ -204,6 +204,8 @@ const char *options_notes(const Options *options);
 void options_help(Verb verb, bool all, Text *out);
 // Fails with ERR_USAGE: the usage of the verb in form number `form` (help.c), and `more`, "" or "; SOURCE is ...".
 Status options_misused(Verb verb, int form, const char *more);
+// Adds the words of which the verb takes one first, "encode decode", or nothing.
+void options_first_words(Verb verb, Text *out);
 // Adds the synopsis, examples and all options of a verb as sections of a manual page (troff with the macros of man).
 void options_manual(Verb verb, Text *out);
 void roff_add(const char *string, Text *out); // plain text of such a page

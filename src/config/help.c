@@ -262,6 +262,15 @@ bool verb_form(Verb verb, int index, Text *words) {
     return true;
 }
 
+void options_first_words(Verb verb, Text *out) {
+    Text words = {0};
+    for (int i = 0; verb_form(verb, i, &words); i++) {
+        size_t size = strspn(text_string(&words), "abcdefghijklmnopqrstuvwxyz");
+        if (size) text_add(out, "%s%.*s", i ? " " : "", (int)size, words.data);
+        text_free(&words);
+    }
+}
+
 static void add_usage(Verb verb, Text *out) {
     Text words = {0};
     for (int i = 0; verb_form(verb, i, &words); i++) {
