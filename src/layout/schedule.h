@@ -103,7 +103,8 @@ Status schedule_parse(Schedule *schedule, const char *text);
 //     its receive is posted; a compute waits for the receive of its input.
 //   - A rank has schedule_pool buffers of each kind. An instruction that allocates a buffer waits until the message
 //     that was last sent from it has left.
-//   - The two computes of a pair are one after the other in the list, with nothing posted between them: whether a rank
-//     waits before the first or before the second, no other rank can tell.
+//   - The two computes of a pair are one after the other in the list, with nothing of the list between them: whether a
+//     rank waits before the first or before the second, no other rank can tell. What computes post themselves to the
+//     ranks of their stage, and the turns of a pair, have a walk of their own (rounds.h).
 // It also walks an evaluation, which runs the forwards alone and frees their buffers at once.
 Status schedule_verify(const Schedule *schedule);

@@ -1,5 +1,6 @@
 // Moves rows of tokens to the ranks of their experts and back, in rounds of one all-to-all each.
 #include "nn/dispatch.h"
+#include "layout/rounds.h"
 #include <string.h>
 
 // ---- sizes ------------------------------------------------------------------------------------------------
@@ -168,10 +169,9 @@ static Tensor take_slots(const Context *c, const Dispatch *d, const char *name, 
     return tensor_take(c->scratch, name, dispatch_rows(d), like.cols, like.dtype);
 }
 
-// How often ranks call context_meanwhile must not depend on their tokens: all ranks of a stage take the same turns.
 static void exchange(Context *c, int round, Tensor out, Tensor in) {
     CommRequest *request = comm_all_to_all_start(context_group(c, ROLE_EXPERT), c->stream, out, in);
-    if (!round) context_meanwhile(c);
+    if (rounds_give_turn(round)) context_meanwhile(c);
     comm_wait(context_group(c, ROLE_EXPERT), c->stream, &request);
 }
 

@@ -62,8 +62,8 @@ DispatchStretch dispatch_stretch(const Dispatch *dispatch, const DispatchPlan *p
 
 // Send the sorted rows of a round to their experts: `sorted` [pairs, C] -> `rows` [dispatch_rows, C]; rows behind those
 // of the last expert stay as they are. And back: every sorted row of the round gets what its expert's rank has in its
-// place. While the rows of round 0 travel, context_meanwhile is called: every rank has that round. Further ones are of
-// hot experts.
+// place. context_meanwhile is called while rows travel whose round gives a turn (layout/rounds.h). Later rounds are
+// those of hot experts.
 //   Scratch memory: twice `rows`, or once where sources are apart.   Collective over the ranks of ROLE_EXPERT.
 void dispatch_send(Context *context, const Dispatch *dispatch, const DispatchPlan *plan, int round,
                    Tensor sorted, Tensor rows);

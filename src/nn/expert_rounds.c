@@ -1,5 +1,6 @@
-// Takes rows through the experts of a layer, here or on other ranks, round by round.
+// Takes rows through the experts of a layer, here or on other ranks, round by round, in the order of layout/rounds.h.
 #include "nn/expert_rounds.h"
+#include "layout/rounds.h"
 #include "nn/expert_factors.h"
 
 static bool all_here(const Dispatch *d) { return d->ranks == 1; }
@@ -90,38 +91,6 @@ static void tell_maxima(Context *c, const Dispatch *d, const ExpertsKept *k, Ten
     comm_all_to_all(context_group(c, ROLE_EXPERT), c->stream, k->own_maxima, max);
 }
 
-// Starts every round, the first one last: its rows stay.
-static void look_forward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
-                         Tensor sorted, const Round *first, const Round *later) {
-    ExpertRows at;
-    tell_maxima(c, d, k, sorted, k->maxima.x);
-    device_zero(c->device, c->stream, k->maxima.core);
-    for (int round = k->plan.rounds - 1; round >= 0; round--) {
-        const Round *r = round ? later : first;
-        rows_of_round(&at, d, k, round);
-        start_round(c, w, d, k, round, sorted, &at, r);
-        expert_factors_note(c, &at, r->core, k->maxima.core);
-    }
-    expert_factors_join(c, &w->fc2, FACTOR_X, k->maxima.core);
-}
-
-// The same of gradients: of the first round that of `inner` stays, and dy.
-static void look_backward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
-                          Tensor sorted, Tensor dy, const Round *first, const Round *later) {
-    ExpertRows at;
-    tell_maxima(c, d, k, k->out, k->maxima.dy);
-    device_zero(c->device, c->stream, k->maxima.dinner);
-    for (int round = k->plan.rounds - 1; round >= 0; round--) {
-        const Round *r = round ? later : first;
-        rows_of_round(&at, d, k, round);
-        if (round) start_round(c, w, d, k, round, sorted, &at, r);
-        dispatch_send(c, d, &k->plan, round, k->out, dy);
-        expert_outer_gradient(c, w, &at, dy, r->inner);
-        expert_factors_note(c, &at, r->inner, k->maxima.dinner);
-    }
-    expert_factors_join(c, &w->fc1, FACTOR_DY, k->maxima.dinner);
-}
-
 // ---- forward and backward ---------------------------------------------------------------------------------
 
 void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
@@ -137,13 +106,24 @@ void experts_forward(Context *c, const ExpertWeights *w, const Dispatch *d, cons
     Round first = {k->rows, k->inner, k->core}, later = take_round(c->scratch, w, dispatch_rows(d), sorted);
     Tensor y =
         tensor_take(c->scratch, "output of this rank's experts", dispatch_rows(d), sorted.cols, sorted.dtype);
-    if (looks(k)) look_forward(c, w, d, k, sorted, &first, &later);
-    for (int round = 0; round < k->plan.rounds; round++) {
-        const Round *r = round ? &later : &first;
-        rows_of_round(&at, d, k, round);
-        if (round || !looks(k)) start_round(c, w, d, k, round, sorted, &at, r);
-        expert_outer_forward(c, w, &at, r->core, y);
-        dispatch_return(c, d, &k->plan, round, y, k->out);
+    Rounds list = {.pass = ROUNDS_FORWARD, .rounds = k->plan.rounds, .looks = looks(k)};
+    for (RoundPost post; rounds_next(&list, &post);) {
+        const Round *r = post.round ? &later : &first;
+        rows_of_round(&at, d, k, post.round);
+        switch (post.op) {
+        case ROUND_MAXIMA:
+            tell_maxima(c, d, k, sorted, k->maxima.x);
+            device_zero(c->device, c->stream, k->maxima.core);
+            break;
+        case ROUND_ROWS:
+            start_round(c, w, d, k, post.round, sorted, &at, r);
+            if (post.looks) expert_factors_note(c, &at, r->core, k->maxima.core);
+            break;
+        case ROUND_JOIN: expert_factors_join(c, &w->fc2, FACTOR_X, k->maxima.core); break;
+        case ROUND_COMPUTE: expert_outer_forward(c, w, &at, r->core, y); break;
+        case ROUND_RETURN: dispatch_return(c, d, &k->plan, post.round, y, k->out); break;
+        default: break;
+        }
     }
     arena_release(c->scratch, mark);
 }
@@ -173,6 +153,22 @@ static void make_weight_gradient(void *self) {
                            g->dy);
 }
 
+// The gradients of a round's inputs and weights.
+static void compute_gradients(WeightGradient *gradient, Halves halves, int round, Tensor dx) {
+    Context *c = gradient->context;
+    if (halves & INPUT_HALF)
+        expert_inner_gradient(c, gradient->weights, gradient->at, gradient->round->inner, dx);
+    // The rows of the input's gradient travel meanwhile.
+    if (halves & WEIGHT_HALF) context_put_off(c, (ContextCall){make_weight_gradient, gradient});
+    if (round || !(halves & INPUT_HALF)) context_catch_up(c);
+}
+
+static RoundsPass pass_of(Halves halves) {
+    return halves == BOTH_HALVES  ? ROUNDS_BACKWARD
+           : halves == INPUT_HALF ? ROUNDS_INPUT_HALF
+                                  : ROUNDS_WEIGHT_HALF;
+}
+
 // A weight half alone finds the gradient of `inner` of round 0 where the input half has left it.
 void experts_backward(Context *c, const ExpertWeights *w, const Dispatch *d, const ExpertsKept *k,
                       Halves halves, Tensor sorted, Tensor drows) {
@@ -186,20 +182,27 @@ void experts_backward(Context *c, const ExpertWeights *w, const Dispatch *d, con
     Tensor dy = tensor_take(c->scratch, "gradient of this rank's experts' output", k->rows.rows, k->rows.cols,
                             k->rows.dtype);
     Tensor dx = tensor_take(c->scratch, "gradient of this rank's experts' rows", dy.rows, dy.cols, dy.dtype);
-    bool looked = looks(k) && halves & INPUT_HALF;
-    if (looked) look_backward(c, w, d, k, sorted, dy, &first, &later);
-    for (int round = 0; round < k->plan.rounds; round++) {
-        const Round *r = round ? &later : &first;
-        rows_of_round(&at, d, k, round);
-        if (round) start_round(c, w, d, k, round, sorted, &at, r);
-        if (round || !looked) dispatch_send(c, d, &k->plan, round, k->out, dy);
-        if (round || (halves & INPUT_HALF && !looked)) expert_outer_gradient(c, w, &at, dy, r->inner);
-        WeightGradient gradient = {c, w, &at, r, dy};
-        if (halves & INPUT_HALF) expert_inner_gradient(c, w, &at, r->inner, dx);
-        // The rows of the input's gradient travel meanwhile.
-        if (halves & WEIGHT_HALF) context_put_off(c, (ContextCall){make_weight_gradient, &gradient});
-        if (round || !(halves & INPUT_HALF)) context_catch_up(c);
-        if (halves & INPUT_HALF) dispatch_return(c, d, &k->plan, round, dx, drows);
+    WeightGradient gradient = {c, w, &at, NULL, dy};
+    Rounds list = {.pass = pass_of(halves), .rounds = k->plan.rounds, .looks = looks(k)};
+    for (RoundPost post; rounds_next(&list, &post);) {
+        const Round *r = gradient.round = post.round ? &later : &first;
+        rows_of_round(&at, d, k, post.round);
+        switch (post.op) {
+        case ROUND_MAXIMA:
+            tell_maxima(c, d, k, k->out, k->maxima.dy);
+            device_zero(c->device, c->stream, k->maxima.dinner);
+            break;
+        case ROUND_ROWS: start_round(c, w, d, k, post.round, sorted, &at, r); break;
+        case ROUND_GRADIENTS:
+            dispatch_send(c, d, &k->plan, post.round, k->out, dy);
+            if (post.round || halves & INPUT_HALF) expert_outer_gradient(c, w, &at, dy, r->inner);
+            if (post.looks) expert_factors_note(c, &at, r->inner, k->maxima.dinner);
+            break;
+        case ROUND_JOIN: expert_factors_join(c, &w->fc1, FACTOR_DY, k->maxima.dinner); break;
+        case ROUND_COMPUTE: compute_gradients(&gradient, halves, post.round, dx); break;
+        case ROUND_RETURN: dispatch_return(c, d, &k->plan, post.round, dx, drows); break;
+        default: break;
+        }
     }
     arena_release(c->scratch, mark);
 }

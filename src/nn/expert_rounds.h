@@ -1,5 +1,5 @@
 // The rows of a layer's pairs through its experts, wherever these are: at once where a rank has all of them, else by
-// way of other ranks in rounds (nn/dispatch.h). Used in nn/ alone.
+// way of other ranks in rounds (nn/dispatch.h), in the order that layout/rounds.h lists and proves. Used in nn/ alone.
 //
 // Of the first round everything stays from the forward to the backward that its gradients need. Later rounds are rare:
 // there is one only where a rank has much more for another one than the mean. So nothing is kept of them, and the
