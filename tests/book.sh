@@ -18,10 +18,10 @@ blocks() {
     awk '/^```sh$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$1" >all.sh
     if command -v mpirun >/dev/null && trireme --version | grep -q "mpi ("; then cat all.sh; else grep -v ^mpirun all.sh; fi
 }
-for page in start train cluster recover; do
+for page in start train plan cluster recover watch schedules bits generate evaluate; do
     check "the commands of $page.md run" || continue
     mkdir "$page"
-    ln -s ../mytext "$page/mytext"
+    ln -s ../mytext "$root/measured" "$page"
     blocks "$root/docs/$page.md" >commands.sh
     (($(grep -c trireme commands.sh) > 4)) || complain "there are no commands"
     (cd "$page" && timeout -k 5 400 bash -exuo pipefail ../commands.sh) >log 2>&1 </dev/null ||
