@@ -9,7 +9,8 @@ foreach(module trireme_cuda ${mpi_modules})
 endforeach()
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md"
+        PATTERN "*.svg" PATTERN "*.png")
 
 set(pages ${CMAKE_BINARY_DIR}/share)
 add_custom_command(OUTPUT ${pages}/made DEPENDS trireme cmake/pages.sh VERBATIM
