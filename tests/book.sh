@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The documentation does what it says. The commands of the pages that are read with a terminal beside them (blocks of
 # ```sh) run as they stand, in their order; on all pages each command that begins with the program has a verb and options
-# that exist; links lead to files and headings that are there; the reference is what the program's tables print.
+# that exist; pictures are what their commands draw; links lead to files and headings that are there; the reference is
+# what the program's tables print.
 # Usage: book.sh PATH/trireme [WORD...]    with words: only the cases whose names contain one of them
 set -uo pipefail
 # shellcheck source=tests/cases.sh
@@ -17,16 +18,29 @@ blocks() {
     awk '/^```sh$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$1" >all.sh
     if command -v mpirun >/dev/null && trireme --version | grep -q "mpi ("; then cat all.sh; else grep -v ^mpirun all.sh; fi
 }
-for page in start train recover cluster; do
+for page in start train plan cluster recover watch schedules bits generate evaluate; do
     check "the commands of $page.md run" || continue
     mkdir "$page"
-    ln -s ../mytext "$page/mytext"
+    ln -s ../mytext "$root/measured" "$page"
     blocks "$root/docs/$page.md" >commands.sh
     (($(grep -c trireme commands.sh) > 4)) || complain "there are no commands"
     (cd "$page" && timeout -k 5 400 bash -exuo pipefail ../commands.sh) >log 2>&1 </dev/null ||
         complain "status $? after: $(grep '^+' log | tail -1) $(tail -3 log)"
     wait
 done
+
+if check "the pictures of schedules.md are what its commands draw"; then
+    mkdir pictures
+    blocks "$root/docs/schedules.md" | grep -e --svg >draw.sh
+    (cd pictures && bash -euo pipefail ../draw.sh) >log 2>&1 || complain "$(tail -3 log)"
+    grep -oE '[^(]+\.svg\)$' "$root/docs/schedules.md" | tr -d ')' | sort >shown
+    (($(wc -l <shown) > 4)) || complain "the page has no pictures"
+    diff <(ls pictures) shown >log || complain "the page shows others than it draws: $(cat log)"
+    for picture in pictures/*; do
+        cmp "$picture" "$root/docs/${picture#*/}" >log 2>&1 ||
+            complain "docs/${picture#*/} is older than the command above it, which draws it anew in docs/: $(cat log)"
+    done
+fi
 
 # commands_of FILE: the program's commands in blocks and in `code`, a line each, without comments.
 commands_of() {

@@ -25,7 +25,8 @@ if check "pages and completions lie where programs look for them"; then
         [[ -s inst/share/man/man1/trireme-$verb.1 ]] || complain "there is no page of $verb"
     done
     for file in man/man1/trireme.1 bash-completion/completions/trireme zsh/site-functions/_trireme \
-        fish/vendor_completions.d/trireme.fish doc/trireme/README.md doc/trireme/docs/runs.md; do
+        fish/vendor_completions.d/trireme.fish doc/trireme/README.md doc/trireme/docs/runs.md \
+        doc/trireme/docs/interleaved.svg doc/trireme/docs/report.png; do
         [[ -s inst/share/$file ]] || complain "there is no share/$file"
     done
 fi
