@@ -326,6 +326,33 @@ if check "a plan says what trireme refuses of 4 bits"; then
     ! grep -q "refuses products" two.out || complain "refuses what train takes: $(grep refuses two.out)"
 fi
 
+# ---- what tells rows apart -------------------------------------------------------------------------------
+if check "rows that differ in c or ep have columns for them"; then
+    answer apart --model qwen3-30b-a3b --gpus 16 --machine dgx-h100 --gbs 64
+    grep -q '^ *t *p *d *c *ep *v *b *again' apart.out || complain "no columns c and ep: $(grep -A 6 '^The fastest' apart.out)"
+    [[ $(sed -n '/^The fastest/,/^  c:/p' apart.out | grep '^ *[1-5] ' | cut -c 5-62 | sort | uniq -d | wc -l) == 0 ]] ||
+        complain "two rows are alike: $(grep -A 6 '^The fastest' apart.out)"
+    answer none "${low[@]}" --cp 1
+    grep -q '^ *t *p *d *v *b *again *seq *cut' none.out || complain "columns of nothing: $(grep -A 6 '^The fastest' none.out)"
+    answer cells "${mixed[@]}" --pp 1 --expert-model-parallel-size 8 --vary gpus=16,32
+    grep -q ' ep *v *b *$' cells.out || complain "a table without ep: $(cat cells.out)"
+fi
+if check "messages and shards have their own names"; then
+    long=(--model llama3-8b --gpus 16 --machine dgx-h100 --gbs 16 --pp 1 --micro-batch-size 1 --cp-comm-type all_gather)
+    answer context "${long[@]}" --tp 1 --cp 8 --data-parallel-sharding-strategy optim_grads_params --html context.html
+    says context "  context-parallel messages"
+    says context "with parameters, gradients and optimizer state cut (optim_grads_params)"
+    ! grep -q "tensor-parallel messages" context.out || complain "messages of no tensor: $(grep messages context.out)"
+    grep -q '1·1·2 c&#160;8' context.html || complain "the page has no c: $(grep -o '1·1·2[^<]*' context.html)"
+    grep -q '<th scope="row">context-parallel messages' context.html || complain "the page: $(grep -o 'row">[a-z-]* messages' context.html)"
+    answer both "${long[@]}" --tp 2 --cp 4 --data-parallel-sharding-strategy optim_grads
+    says both "  messages over t and c"
+    says both "with gradients and optimizer state cut (optim_grads)"
+    answer tensor "${long[@]}" --tp 2 --cp 1 --use-distributed-optimizer
+    says tensor "  tensor-parallel messages"
+    says tensor "with a distributed optimizer"
+fi
+
 # Nodes that are not full, large rates, short runs, other machines than the stack's.
 if check "nodes that are not full, other machines than those of the stack"; then
     answer odd --model llama3-8b --gpus 12 --machine dgx-b200 --gbs 12 --tokens 100K
