@@ -288,14 +288,15 @@ fi
 
 # to_paste NAME PROGRAM: leaves the line for trireme or Megatron-LM in NAME.words, on one line.
 to_paste() {
-    awk -v begin="For $2" 'index($0, begin) == 1 { on = 1; next } /^(For|Speed)/ { on = 0 } on' "$1.out" | tr -d '\\\n' >"$1.words"
+    awk -v begin="For $2" 'index($0, begin) == 1 { on = 1; next } /^(For|Speed)/ { on = 0 } on' "$1.out" | tr -d '\\\n' | tr -s ' ' >"$1.words"
 }
 if check "the line for Megatron-LM has its names, and the ways that were priced"; then
     shards=(--pp 1 --expert-model-parallel-size 8 --data-parallel-sharding-strategy optim_grads_params)
     answer mega "${mixed[@]}" "${shards[@]}"
     to_paste mega Megatron-LM
     for words in " --qk-layernorm " " --use-megatron-fsdp " " --use-distributed-optimizer " \
-        " --data-parallel-sharding-strategy optim_grads_params " " --moe-grouped-gemm " " --moe-token-dispatcher-type flex"; do
+        " --data-parallel-sharding-strategy optim_grads_params " " --moe-grouped-gemm " \
+        " --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"; do
         grep -qF -e "$words" mega.words || complain "no '$words': $(cat mega.words)"
     done
     ! grep -qF -e "--qk-norm" mega.words || complain "trireme's own option: $(cat mega.words)"

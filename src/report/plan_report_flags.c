@@ -334,12 +334,14 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
     text_add(out, "\n");
 }
 
-// How tokens travel to experts and their products are made, as they were priced; neither is Megatron-LM's default.
+// How tokens travel to experts and their products are made, as they were priced; neither is Megatron-LM's default. Its
+// dispatcher "flex" sends a token once to a node or rank that has several of its experts.
 static void add_dispatch(Command *to, const Stack *stack, const ParallelConfig *c) {
     bool once = stack->dispatches_once && !c->sends_pairs;
     if (c->groups_experts) put(to, "--moe-grouped-gemm");
-    if (grid_along(c->grid, AXIS_EP) > 1)
-        put(to, "--moe-token-dispatcher-type %s", once ? "flex" : "alltoall");
+    if (grid_along(c->grid, AXIS_EP) == 1) return;
+    put(to, "--moe-token-dispatcher-type %s", once ? "flex" : "alltoall");
+    if (once) put(to, "--moe-flex-dispatcher-backend deepep");
 }
 
 // Says what Megatron-LM refuses of the configuration.
