@@ -274,6 +274,85 @@ if check "flags to paste: stages whose ends are balanced"; then
     pasted 64 --model llama3-8b --gpus 64 --machine dgx-a100 --gbs 64 --tp 1 --pp 8 --micro-batch-size 1 --stack aleph-alpha
     grep -qF "layout 'Et*2|" words || complain "aleph-alpha's stages are not balanced: $(cat words)"
 fi
+# ... of several chunks: a layout says by itself how many there are.
+if check "flags to paste: chunks whose ends count as layers"; then
+    pasted 256 --model llama3-405b --gpus 256 --machine dgx-h100 --gbs 256 --tp 8 --pp 16 --micro-batch-size 1 --schedule zb-v
+fi
+mixed=(--model qwen3-30b-a3b --seq-length 4096 --gpus 16 --machine dgx-h100 --gbs 64 --tp 1 --micro-batch-size 1)
+if check "flags to paste: pairs in chunks"; then
+    pasted 16 "${mixed[@]}" --pp 2 --vp 4 --expert-model-parallel-size 4 --schedule paired
+fi
+if check "flags to paste: sequences and experts over ranks, all of the state cut"; then
+    pasted 16 "${mixed[@]}" --pp 1 --cp 2 --expert-model-parallel-size 8 --data-parallel-sharding-strategy optim_grads_params
+fi
+
+# to_paste NAME PROGRAM: leaves the line for trireme or Megatron-LM in NAME.words, on one line.
+to_paste() {
+    awk -v begin="For $2" 'index($0, begin) == 1 { on = 1; next } /^(For|Speed)/ { on = 0 } on' "$1.out" | tr -d '\\\n' | tr -s ' ' >"$1.words"
+}
+if check "the line for Megatron-LM has its names, and the ways that were priced"; then
+    shards=(--pp 1 --expert-model-parallel-size 8 --data-parallel-sharding-strategy optim_grads_params)
+    answer mega "${mixed[@]}" "${shards[@]}"
+    to_paste mega Megatron-LM
+    for words in " --qk-layernorm " " --use-megatron-fsdp " " --use-distributed-optimizer " \
+        " --data-parallel-sharding-strategy optim_grads_params " " --moe-grouped-gemm " \
+        " --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"; do
+        grep -qF -e "$words" mega.words || complain "no '$words': $(cat mega.words)"
+    done
+    ! grep -qF -e "--qk-norm" mega.words || complain "trireme's own option: $(cat mega.words)"
+    to_paste mega trireme
+    grep -qF -e " --qk-norm head " mega.words || complain "no norm of heads: $(cat mega.words)"
+    ! grep -qF -e "megatron-fsdp" mega.words || complain "Megatron-LM's own option: $(cat mega.words)"
+    # Of a program that sends each pair of a token and an expert by itself.
+    answer pairs "${mixed[@]}" "${shards[@]:0:4}" --use-distributed-optimizer --stack nemo-h100
+    to_paste pairs Megatron-LM
+    grep -qF -e " --moe-token-dispatcher-type alltoall" pairs.words || complain "no alltoall: $(cat pairs.words)"
+    ! grep -qF -e "fsdp" pairs.words || complain "FSDP without its shards: $(cat pairs.words)"
+    # Pairs of microbatches in chunks are there under its name; the default needs no dispatcher where experts stay.
+    answer chunks "${mixed[@]}" --pp 2 --vp 4 --expert-model-parallel-size 4 --schedule paired
+    to_paste chunks Megatron-LM
+    for words in " --num-layers-per-virtual-pipeline-stage 6 " " --overlap-moe-expert-parallel-comm"; do
+        grep -qF -e "$words" chunks.words || complain "no '$words': $(cat chunks.words)"
+    done
+    answer whole "${mixed[@]}" --pp 2 --expert-model-parallel-size 1
+    to_paste whole Megatron-LM
+    ! grep -qF -e "dispatcher" whole.words || complain "a dispatcher of nothing: $(cat whole.words)"
+    answer unshared "${mixed[@]}" --pp 1 --tp 2
+    says unshared "# Megatron-LM refuses experts with t > 1 without --sequence-parallel"
+fi
+if check "a plan says what trireme refuses of 4 bits"; then
+    answer four "${low[@]}" --fp4-format e2m1 --cp 2
+    says four "# trireme train refuses products of 4 bits with context parallelism"
+    answer two "${low[@]}" --fp4-format e2m1 --cp 1
+    ! grep -q "refuses products" two.out || complain "refuses what train takes: $(grep refuses two.out)"
+fi
+
+# ---- what tells rows apart -------------------------------------------------------------------------------
+if check "rows that differ in c or ep have columns for them"; then
+    answer apart --model qwen3-30b-a3b --gpus 16 --machine dgx-h100 --gbs 64
+    grep -q '^ *t *p *d *c *ep *v *b *again' apart.out || complain "no columns c and ep: $(grep -A 6 '^The fastest' apart.out)"
+    [[ $(sed -n '/^The fastest/,/^  c:/p' apart.out | grep '^ *[1-5] ' | cut -c 5-62 | sort | uniq -d | wc -l) == 0 ]] ||
+        complain "two rows are alike: $(grep -A 6 '^The fastest' apart.out)"
+    answer none "${low[@]}" --cp 1
+    grep -q '^ *t *p *d *v *b *again *seq *cut' none.out || complain "columns of nothing: $(grep -A 6 '^The fastest' none.out)"
+    answer cells "${mixed[@]}" --pp 1 --expert-model-parallel-size 8 --vary gpus=16,32
+    grep -q ' ep *v *b *$' cells.out || complain "a table without ep: $(cat cells.out)"
+fi
+if check "messages and shards have their own names"; then
+    long=(--model llama3-8b --gpus 16 --machine dgx-h100 --gbs 16 --pp 1 --micro-batch-size 1 --cp-comm-type all_gather)
+    answer context "${long[@]}" --tp 1 --cp 8 --data-parallel-sharding-strategy optim_grads_params --html context.html
+    says context "  context-parallel messages"
+    says context "with parameters, gradients and optimizer state cut (optim_grads_params)"
+    ! grep -q "tensor-parallel messages" context.out || complain "messages of no tensor: $(grep messages context.out)"
+    grep -q '1·1·2 c&#160;8' context.html || complain "the page has no c: $(grep -o '1·1·2[^<]*' context.html)"
+    grep -q '<th scope="row">context-parallel messages' context.html || complain "the page: $(grep -o 'row">[a-z-]* messages' context.html)"
+    answer both "${long[@]}" --tp 2 --cp 4 --data-parallel-sharding-strategy optim_grads
+    says both "  messages over t and c"
+    says both "with gradients and optimizer state cut (optim_grads)"
+    answer tensor "${long[@]}" --tp 2 --cp 1 --use-distributed-optimizer
+    says tensor "  tensor-parallel messages"
+    says tensor "with a distributed optimizer"
+fi
 
 # Nodes that are not full, large rates, short runs, other machines than the stack's.
 if check "nodes that are not full, other machines than those of the stack"; then

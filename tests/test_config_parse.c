@@ -113,6 +113,23 @@ static void check_answer(const Answer *row, Verb verb, const char *spelling) {
     EXPECT(strchr(spelling, '=') || !meaning.option, "'%s' is an option of %s", spelling, verb_name(verb));
 }
 
+// What another verb has as an option has no answer, or one to this very name.
+static void options_of_others_are_named(void) {
+    for (int i = 0; i < NUM_OPTIONS; i++)
+        for (unsigned verb = 1; verb & EVERY_VERB; verb <<= 1) {
+            const char *field = option_table[i].field;
+            if (option_table[i].verbs & verb) continue;
+            const Answer *answer = meaning_of((Verb)verb, field).answer;
+            char name[64], rest[1024];
+            snprintf(name, sizeof name, " %s ", field);
+            for (char *c = name; *c; c++)
+                if (*c == '_') *c = '-';
+            snprintf(rest, sizeof rest, " %s ", answer ? answer->spellings : name);
+            EXPECT(strstr(rest, name), "%s has no option --%s, and says of all names of '%s': %s",
+                   verb_name(verb), field, answer->spellings, answer->text);
+        }
+}
+
 // What a row says to use instead, where that is an option, is one of each of its verbs.
 static void check_replacement(const Answer *row, Verb verb) {
     if (row->kind != RENAMED || strncmp(row->text, "--", 2)) return;
@@ -232,6 +249,14 @@ static const struct {
     {FOR_MODELS, "--lr 3", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
     {FOR_MODELS, "--config c", "an option of `trireme train`, not of `trireme models`", ERR_USAGE},
     {FOR_MEMORY, "--dry-run", "an option of `trireme train`, not of `trireme memory`", ERR_USAGE},
+    {FOR_PLAN, "--moe-expert-capacity-factor 1.0",
+     "--moe-expert-capacity-factor is an option of `trireme train`, not of `trireme plan`", ERR_USAGE},
+    {FOR_PLAN, "--moe_dispatch_rows=8", "an option of `trireme train`, not of `trireme plan`", ERR_USAGE},
+    {FOR_GENERATE, "--moe-z-loss-coeff 1e-3", "an option of `trireme train`, not of `trireme generate`",
+     ERR_USAGE},
+    {FOR_GENERATE, "--no-moe-router-pre-softmax", "an option of `trireme train`, not of `trireme generate`",
+     ERR_USAGE},
+    {FOR_PLAN, "--moe-latent-size 2", "--moe-latent-size 2 is not supported: experts are", ERR_CONFIG},
     {FOR_MEMORY, "--nun-layers 3", "did you mean --num-layers?", ERR_USAGE},
     {FOR_TRAIN, "--moe-latent-size 2 --mtp-num-layers 8",
      "lists; remove it; likewise not supported: "
@@ -390,6 +415,7 @@ int main(int argc, char **argv) {
                                       {"again", again},
                                       {"table is sound", table_is_sound},
                                       {"answers are reachable", answers_are_reachable},
+                                      {"options of others are named", options_of_others_are_named},
                                       {"other names", other_names},
                                       {"accepted", accepted},
                                       {"mistakes", mistakes},

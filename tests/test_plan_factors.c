@@ -209,6 +209,42 @@ static void what_cannot_be_is_refused(void) {
     expect_refused(&machine, &model, FACTORS_FP8, NULL);
 }
 
+// As train does: blocks of 32 ask for other widths than scales of tensors, and experts have widths, too.
+static void widths_are_of_whole_blocks(void) {
+    ModelShape model = llama_of(4, 512, 8);
+    Machine machine = low_machine();
+    model.ffn = 2 * 784;
+    expect_refused(&machine, &model, FACTORS_NVFP4, NULL);
+    expect_refused(&machine, &model, FACTORS_MXFP8,
+                   "a rank's columns of the MLP, 784, are no multiple of 32");
+    model.ffn = 1536, model.experts = 8, model.experts_topk = 2, model.expert_ffn = 2 * 100;
+    expect_refused(&machine, &model, FACTORS_WHOLE, NULL);
+    expect_refused(&machine, &model, FACTORS_FP8,
+                   "a rank's columns of an expert, 100, are no multiple of 16: leave them in bf16");
+    model.expert_ffn = 2 * 112;
+    expect_refused(&machine, &model, FACTORS_FP8, NULL);
+    expect_refused(&machine, &model, FACTORS_MXFP8,
+                   "a rank's columns of an expert, 112, are no multiple of 32");
+    model.expert_ffn = 2 * 128, model.shared_ffn = 2 * 72;
+    expect_refused(&machine, &model, FACTORS_FP8,
+                   "a rank's columns of the shared experts, 72, are no multiple of 16");
+}
+
+// The widths of heads are summed as train sums them: 48 + 24 columns are no whole blocks, 32 + 2 * 16 are.
+static void heads_are_of_whole_blocks(void) {
+    ModelShape model = llama_of(4, 512, 8);
+    Machine machine = low_machine();
+    model.heads = 4, model.groups = 2, model.head_size = 16;
+    expect_refused(&machine, &model, FACTORS_MXFP8, NULL);
+    model.heads = 8, model.head_size = 24;
+    expect_refused(&machine, &model, FACTORS_FP8, NULL);
+    model.groups = 4, model.head_size = 12;
+    expect_refused(&machine, &model, FACTORS_FP8, NULL);
+    model.groups = 2, model.head_size = 12;
+    expect_refused(&machine, &model, FACTORS_FP8,
+                   "a rank's columns of queries, keys and values, 72, are no multiple of 16");
+}
+
 int main(int argc, char **argv) {
     return harness_run(
         (const Test[]){{"only products of layers have them", only_products_of_layers_have_them},
@@ -217,6 +253,8 @@ int main(int argc, char **argv) {
                        {"gathers are of factors", gathers_are_of_factors},
                        {"less is kept", less_is_kept},
                        {"what cannot be is refused", what_cannot_be_is_refused},
+                       {"widths are of whole blocks", widths_are_of_whole_blocks},
+                       {"heads are of whole blocks", heads_are_of_whole_blocks},
                        {0}},
         argc, argv);
 }

@@ -189,6 +189,9 @@ int options_ranks_per_gpu(const Options *options);
 Grid options_grid(const Options *options);
 Sharding options_sharding(const Options *options); // what replicas of parameters cut into shards
 double options_offload(const Options *options);    // the share of optimizer state that a GPU's host keeps
+// Returns the number whose multiples the sizes of products of few bits must be, for a recipe of --fp8-recipe or
+// --fp4-recipe; 0: there is no such recipe.
+int few_bits_unit(const char *recipe);
 // Returns the field of the first option that the user has given and that is not among `fields`, which ends with NULL;
 // NULL: there is none.
 const char *options_given_beside(const Options *options, const char *const *fields);

@@ -273,6 +273,12 @@ const FewBitsRecipe *few_bits_recipe(const Options *o) {
     CHECK(false, "no recipe is named %s", recipe_of(o));
 }
 
+int few_bits_unit(const char *recipe) {
+    for (size_t i = 0; i < sizeof RECIPES / sizeof *RECIPES; i++)
+        if (!strcmp(recipe, RECIPES[i].name)) return RECIPES[i].unit;
+    return 0;
+}
+
 void few_bits_option(const Options *o, char option[64]) {
     const FewBitsRecipe *recipe = few_bits_recipe(o);
     if (o->fp4_format || recipe->unit == 16)

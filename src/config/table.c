@@ -37,10 +37,11 @@ const char *verb_name(unsigned verbs) {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-// Returns whether `key` is the word [word, word + length). A '*' at the word's end stands for any ending without '='.
-static bool same_name(const char *key, const char *word, size_t length) {
+// Returns whether `key` is the word [word, word + length). With `endings` a '*' at the word's end stands for any ending
+// without '='.
+static bool same_name(const char *key, const char *word, size_t length, bool endings) {
     for (size_t i = 0; i < length; i++) {
-        if (word[i] == '*') return !strchr(key + i, '=');
+        if (word[i] == '*') return endings && !strchr(key + i, '=');
         if (!key[i] || dashed(key[i]) != dashed(word[i])) return false;
     }
     return !key[length];
@@ -54,23 +55,17 @@ static const char *next_word(const char **rest, size_t *length) {
     return *length ? word : NULL;
 }
 
-static bool spelled(const char *spellings, const char *key) {
+static bool spelled(const char *spellings, const char *key, bool endings) {
     size_t length;
     for (const char *word; (word = next_word(&spellings, &length));)
-        if (same_name(key, word, length)) return true;
+        if (same_name(key, word, length, endings)) return true;
     return false;
 }
 
 static const OptionInfo *find_option(Verb verb, const char *key) {
     for (int i = 0; i < NUM_OPTIONS; i++)
-        if ((option_table[i].verbs & verb) && spelled(option_table[i].spellings, key))
+        if ((option_table[i].verbs & verb) && spelled(option_table[i].spellings, key, false))
             return &option_table[i];
-    return NULL;
-}
-
-const Answer *answer_to(Verb verb, const char *key) {
-    for (int i = 0; i < NUM_ANSWERS; i++)
-        if ((answers[i].verbs & verb) && spelled(answers[i].spellings, key)) return &answers[i];
     return NULL;
 }
 
@@ -78,12 +73,27 @@ static bool starts_with_no(const char *key) {
     return key[0] == 'n' && key[1] == 'o' && dashed(key[2]) == '-';
 }
 
-Meaning meaning_of(Verb verb, const char *key) {
+// The option of a name, or none.
+static Meaning option_of(Verb verb, const char *key) {
     const OptionInfo *option = find_option(verb, key);
     if (option) return (Meaning){.option = option};
     const OptionInfo *flag = starts_with_no(key) ? find_option(verb, key + 3) : NULL;
     if (flag && flag->type == FLAG) return (Meaning){.option = flag, .negated = true};
-    return (Meaning){.answer = answer_to(verb, key)};
+    return (Meaning){0};
+}
+
+// What some verb has as an option is not answered with what is said of all names that begin alike.
+const Answer *answer_to(Verb verb, const char *key) {
+    bool endings = !option_of(EVERY_VERB, key).option;
+    for (int i = 0; i < NUM_ANSWERS; i++)
+        if ((answers[i].verbs & verb) && spelled(answers[i].spellings, key, endings)) return &answers[i];
+    return NULL;
+}
+
+Meaning meaning_of(Verb verb, const char *key) {
+    Meaning meaning = option_of(verb, key);
+    if (!meaning.option) meaning.answer = answer_to(verb, key);
+    return meaning;
 }
 
 Arity meaning_arity(Meaning meaning) {

@@ -17,6 +17,8 @@ enum { MAX_VARIANTS = 8, MAX_FACTORS = 4 };
 // bits each. fp8: a scale for each tensor; mxfp8: for each 32 numbers; nvfp4: 4 bits, a scale for each 16.
 typedef enum { FACTORS_WHOLE, FACTORS_FP8, FACTORS_MXFP8, FACTORS_NVFP4, NUM_FACTOR_FORMATS } FactorFormat;
 const char *factor_format_name(FactorFormat format); // "fp8"; "" for FACTORS_WHOLE
+const char *
+factor_format_recipe(FactorFormat format); // of train's options, "tensorwise"; "" for FACTORS_WHOLE
 double
 factor_format_bytes(FactorFormat format); // of a number, with its part of the scales; 0 for FACTORS_WHOLE
 bool factor_format_find(const char *name, FactorFormat *format); // false for an unknown name

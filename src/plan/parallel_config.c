@@ -108,12 +108,11 @@ static bool tensor_breaks(const Rules *r) {
     return false;
 }
 
-// Units for products of factors work on 16 numbers at a time.
+// What train asks of them (check_few_bits_sizes and check_experts_few_bits of config/), of the same units.
 static bool factors_break(const Rules *r) {
-    enum { UNIT = 16 };
     const ModelShape *m = r->model;
     const ParallelConfig *c = r->config;
-    int t = grid_along(c->grid, AXIS_TP);
+    int unit = few_bits_unit(factor_format_recipe(c->factors)), t = grid_along(c->grid, AXIS_TP);
     const struct {
         const char *what;
         int64_t size;
@@ -122,11 +121,14 @@ static bool factors_break(const Rules *r) {
         {"the hidden size", m->hidden},
         {"a rank's columns of the MLP", m->ffn / t},
         {"a rank's columns of queries", m->heads / t * m->head_size},
-        {"a rank's columns of keys", model_groups(m) / t * m->head_size}};
+        {"a rank's columns of queries, keys and values",
+         (m->heads / t + 2 * (model_groups(m) / t)) * m->head_size},
+        {"a rank's columns of an expert", m->expert_ffn / grid_along(c->grid, AXIS_ETP)},
+        {"a rank's columns of the shared experts", m->shared_ffn / t}};
     for (size_t i = 0; c->factors && i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].size % UNIT)
+        if (sizes[i].size % unit)
             return broken(r, "products in %s: %s, %lld, are no multiple of %d: leave them in %s",
-                          factor_format_name(c->factors), sizes[i].what, (long long)sizes[i].size, UNIT,
+                          factor_format_name(c->factors), sizes[i].what, (long long)sizes[i].size, unit,
                           dtype_name(c->dtype));
     return false;
 }

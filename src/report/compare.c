@@ -8,11 +8,20 @@ typedef struct {
     double seconds; // that the other prediction has more
 } Difference;
 
-enum { NUM_DIFFERENCES = 7 };
+enum { NUM_DIFFERENCES = 8 };
 
 static int by_size(const void *a, const void *b) {
     double x = fabs(((const Difference *)a)->seconds), y = fabs(((const Difference *)b)->seconds);
     return (x < y) - (x > y);
+}
+
+static bool has_axis(const ParallelConfig *a, const ParallelConfig *b, Axis axis) {
+    return grid_along(a->grid, axis) > 1 || grid_along(b->grid, axis) > 1;
+}
+
+const char *messages_word(const ParallelConfig *a, const ParallelConfig *b) {
+    if (!has_axis(a, b, AXIS_CP)) return "tensor-parallel messages";
+    return has_axis(a, b, AXIS_TP) ? "messages over t and c" : "context-parallel messages";
 }
 
 void plan_compare(const Prediction *winner, const Prediction *other, Text *out) {
@@ -20,7 +29,8 @@ void plan_compare(const Prediction *winner, const Prediction *other, Text *out) 
     Difference differences[NUM_DIFFERENCES] = {
         {"computing", o->compute - o->recompute - w->compute + w->recompute},
         {"recomputation", o->recompute - w->recompute},
-        {"tensor-parallel messages", o->tensor - w->tensor},
+        {messages_word(&winner->config, &other->config), o->tensor - w->tensor},
+        {"tokens to their experts", o->experts - w->experts},
         {"messages between stages", o->stages - w->stages},
         {"waiting for other stages", o->bubble - w->bubble},
         {"reducing gradients", o->data - w->data},

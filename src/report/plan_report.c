@@ -67,6 +67,11 @@ static void add_stages(const ParallelConfig *c, Text *out) {
     text_add(out, " (%s)", c->schedule);
 }
 
+// What is cut over replicas, beside their number.
+static const char *const cut_words[] = {
+    "", " with a distributed optimizer", " with gradients and optimizer state cut (optim_grads)",
+    " with parameters, gradients and optimizer state cut (optim_grads_params)"};
+
 static void add_ways(const ParallelConfig *c, Text *out) {
     int t = grid_along(c->grid, AXIS_TP), cp = grid_along(c->grid, AXIS_CP);
     int ep = grid_along(c->grid, AXIS_EP), d = grid_along(c->grid, AXIS_DP);
@@ -76,8 +81,7 @@ static void add_ways(const ParallelConfig *c, Text *out) {
     if (ep > 1) text_add(out, "experts over %d ranks, ", ep);
     add_stages(c, out);
     text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ", d, plural(d),
-             c->zero_stage ? " with a distributed optimizer" : "", c->microbatch, plural(c->microbatch),
-             parallel_config_microbatches(c));
+             cut_words[c->zero_stage], c->microbatch, plural(c->microbatch), parallel_config_microbatches(c));
     text_add(out, "%s is computed again.",
              c->recompute < RECOMPUTE_UNIFORM ? recompute_word(c->recompute) : "every layer");
 }
@@ -245,7 +249,7 @@ static void print_breakdown(const Prediction *p, Text *out) {
     const Breakdown *b = &p->parts;
     Named rows[] = {{"forward and backward", b->compute - b->recompute},
                     {"computing again", b->recompute},
-                    {"tensor-parallel messages", b->tensor},
+                    {messages_word(&p->config, &p->config), b->tensor},
                     {"tokens to their experts", b->experts},
                     {"messages between stages", b->stages},
                     {"waiting for other stages", b->bubble},
@@ -310,33 +314,64 @@ static void print_memory(const PlanReport *a, Text *out) {
 
 // ---- what else there was ------------------------------------------------------------------------
 
-// "t 8 p 16 d 8 v 2 b 1"
+// "t 8 p 16 d 8 v 2 b 1", with c and ep behind d where they are above 1
 static void add_sizes(const ParallelConfig *c, Text *out) {
-    text_add(out, "t %d p %d d %d v %d b %d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
-             grid_along(c->grid, AXIS_DP), c->chunks, c->microbatch);
+    int cp = grid_along(c->grid, AXIS_CP), ep = grid_along(c->grid, AXIS_EP);
+    text_add(out, "t %d p %d d %d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
+             grid_along(c->grid, AXIS_DP));
+    if (cp > 1) text_add(out, " c %d", cp);
+    if (ep > 1) text_add(out, " ep %d", ep);
+    text_add(out, " v %d b %d", c->chunks, c->microbatch);
 }
 
 // Digits after the point, so that about four are printed in all.
 static int decimals(double value) { return value >= 100 ? 1 : value >= 1 ? 2 : 4; }
 
-static void print_row(int place, const Prediction *p, double best_s, Text *out) {
+// The axes that have a column only where a row has several ranks along one of them.
+static const struct {
+    Axis axis;
+    const char *name, *meaning;
+} rare_axes[] = {{AXIS_CP, "c", "c: ranks that share a sequence; "},
+                 {AXIS_EP, "ep", "ep: ranks that share the experts of a layer; "}};
+enum { NUM_RARE_AXES = sizeof rare_axes / sizeof *rare_axes };
+
+static bool has_column(const PlanResult *result, int rare) {
+    for (int i = 0; i < result->count; i++)
+        if (grid_along(result->best[i].config.grid, rare_axes[rare].axis) > 1) return true;
+    return false;
+}
+
+static void print_row(const PlanResult *result, int place, Text *out) {
+    static const char *const cut[] = {"none", "optim", "grads", "params"};
+    const Prediction *p = &result->best[place];
     const ParallelConfig *c = &p->config;
-    text_add(out, "  %2d %4d %4d %5d %3d %3d  %-9s  %-3s %-4s %-11s %9.*f %+7.1f %7.*f %7.1f %6.3g\n", place,
-             grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP),
-             c->chunks, c->microbatch, recompute_word(c->recompute), c->sequence_parallel ? "yes" : "no",
-             c->zero_stage ? "cut" : "each", c->schedule, decimals(p->step_s), p->step_s,
-             100 * (p->step_s / best_s - 1), decimals(p->tflops), p->tflops, 100 * p->bubble,
+    text_add(out, "  %2d %4d %4d %5d", place + 1, grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
+             grid_along(c->grid, AXIS_DP));
+    for (int i = 0; i < NUM_RARE_AXES; i++)
+        if (has_column(result, i)) text_add(out, " %3d", grid_along(c->grid, rare_axes[i].axis));
+    text_add(out, " %3d %3d  %-9s  %-3s %-6s %-11s %9.*f %+7.1f %7.*f %7.1f %6.3g\n", c->chunks,
+             c->microbatch, recompute_word(c->recompute), c->sequence_parallel ? "yes" : "no",
+             cut[c->zero_stage], c->schedule, decimals(p->step_s), p->step_s,
+             100 * (p->step_s / result->best[0].step_s - 1), decimals(p->tflops), p->tflops, 100 * p->bubble,
              p->memory.total / GB);
 }
 
 static void print_ranking(const PlanResult *result, Text *out) {
-    text_add(out, "\nThe fastest %d\n  %2s %4s %4s %5s %3s %3s  %-9s  %-3s %-4s %-11s %9s %7s %7s %7s %6s\n",
-             result->count, "", "t", "p", "d", "v", "b", "again", "seq", "opt", "schedule", "step s", "+ %",
-             "TFLOP/s", "bubble", "GB");
-    for (int i = 0; i < result->count; i++) print_row(i + 1, &result->best[i], result->best[0].step_s, out);
-    text_add(out,
-             "  again: computed again in the backward; seq: sequence parallelism; opt: optimizer cut over d, "
-             "or on each;\n  bubble: %% of the ideal time; GB: of the fullest\n");
+    text_add(out, "\nThe fastest %d\n  %2s %4s %4s %5s", result->count, "", "t", "p", "d");
+    for (int i = 0; i < NUM_RARE_AXES; i++)
+        if (has_column(result, i)) text_add(out, " %3s", rare_axes[i].name);
+    text_add(out, " %3s %3s  %-9s  %-3s %-6s %-11s %9s %7s %7s %7s %6s\n", "v", "b", "again", "seq", "cut",
+             "schedule", "step s", "+ %", "TFLOP/s", "bubble", "GB");
+    for (int i = 0; i < result->count; i++) print_row(result, i, out);
+    text_add(out, "  ");
+    for (int i = 0; i < NUM_RARE_AXES; i++)
+        if (has_column(result, i)) text_add(out, "%s", rare_axes[i].meaning);
+    text_add(
+        out,
+        "again: computed again in the backward;\n"
+        "  seq: sequence parallelism; cut: over replicas, nothing (none), the optimizer's state (optim), "
+        "gradients too (grads),\n"
+        "  parameters too (params); bubble: %% of the ideal time; GB: of the fullest\n");
 }
 
 static int by_step(const void *a, const void *b) {

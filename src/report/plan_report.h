@@ -32,6 +32,8 @@ const char *recompute_word(Recompute recompute);         // "nothing", "attentio
 const char *context_way_word(ContextWay way);            // of --cp-comm-type
 const char *products_word(const ParallelConfig *config); // "bf16", "bf16 with products in fp8"
 const char *verdict_word(Verdict verdict);               // "yes", "perhaps", "no"
+// Returns the name of what Breakdown.tensor is in two configurations: messages over t, over c, or both.
+const char *messages_word(const ParallelConfig *a, const ParallelConfig *b);
 // Returns the published formula for the FLOPs of such a step, for a GPT with F = 4H.
 const char *flops_formula(Recompute recompute);
 

@@ -12,13 +12,14 @@ enum { MAX_COLUMNS = 100 };
 // The command so far, and where its last line begins.
 typedef struct {
     Text *out;
-    size_t line; // the last line's first byte in `out`
+    size_t line;      // the last line's first byte in `out`
+    bool is_megatron; // which has other names for some options
 } Command;
 
-static Command command_begin(Text *out, const char *program) {
+static Command command_begin(Text *out, const char *program, bool is_megatron) {
     size_t line = out->size;
     text_add(out, "%s", program);
-    return (Command){out, line};
+    return (Command){out, line, is_megatron};
 }
 
 static void add_flag(Command *command, const char *flag) {
@@ -94,8 +95,7 @@ static void add_words(Command *to, const ModelShape *m) {
     } options[] = {{"window_size", ""},
                    {"window_attn_skip_freq", ""},
                    {"softmax_type", "vanilla"},
-                   {"norm_placement", "pre"},
-                   {"qk_norm", "none"}};
+                   {"norm_placement", "pre"}};
     ModelOption rows[MAX_MODEL_OPTIONS];
     int count = model_options(m, rows);
     for (int j = 0; j < count; j++)
@@ -103,6 +103,13 @@ static void add_words(Command *to, const ModelShape *m) {
             if (!strcmp(rows[j].option, options[i].name) && *rows[j].value &&
                 strcmp(rows[j].value, options[i].usual) != 0)
                 put_option(to, &rows[j]);
+}
+
+// The norm of queries and keys. Megatron-LM has that of each head alone, as a flag.
+static void add_qk_norm(Command *to, const ModelShape *m) {
+    bool heads = model_is_latent(m) || m->qk_norm == QK_NORM_HEAD;
+    if (heads) put(to, "%s", to->is_megatron ? "--qk-layernorm" : "--qk-norm head");
+    if (!heads && m->qk_norm == QK_NORM_ALL && !to->is_megatron) put(to, "--qk-norm all");
 }
 
 // Adds the options of all other sizes that are not zero.
@@ -180,6 +187,7 @@ static void add_model(Command *to, const ModelShape *m) {
     if (m->attention_dropout != 0.1f) put(to, "--attention-dropout %g", (double)m->attention_dropout);
     if (m->hidden_dropout != 0.1f) put(to, "--hidden-dropout %g", (double)m->hidden_dropout);
     add_words(to, m);
+    add_qk_norm(to, m);
     add_other_sizes(to, m);
 }
 
@@ -211,7 +219,16 @@ static bool all_equal(const int *layers, int stages) {
     return true;
 }
 
-// Prints the stages that were priced.
+// Prints how many chunks of equal stages a rank has. Megatron-LM has one option for it, trireme another one beside a
+// schedule that is named.
+static void add_chunks(Command *to, const ParallelConfig *c, int layers) {
+    if (to->is_megatron || parallel_config_kind(c)->is_default)
+        put(to, "--num-layers-per-virtual-pipeline-stage %d", layers);
+    else
+        put(to, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
+}
+
+// Prints the stages that were priced. A layout also says how many there are.
 static void add_pipeline(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
     int stages = grid_along(c->grid, AXIS_PP) * c->chunks, *layers = calloc((size_t)stages, sizeof *layers);
     CHECK(layers && parallel_config_layers(stack, model, c, layers) == OK,
@@ -219,8 +236,8 @@ static void add_pipeline(Command *to, const Stack *stack, const ModelShape *mode
     put(to, "--pipeline-model-parallel-size %d", grid_along(c->grid, AXIS_PP));
     if (!all_equal(layers, stages))
         add_layout(to, layers, stages);
-    else if (c->chunks > 1 && parallel_config_kind(c)->is_default)
-        put(to, "--num-layers-per-virtual-pipeline-stage %d", layers[0]);
+    else if (c->chunks > 1)
+        add_chunks(to, c, layers[0]);
     free(layers);
 }
 
@@ -230,6 +247,18 @@ static void add_recompute(Command *to, Recompute recompute) {
     put(to, "--recompute-granularity full");
     put(to, "--recompute-method uniform");
     put(to, "--recompute-num-layers 1");
+}
+
+// What is cut over replicas. Megatron-LM cuts more than the optimizer with its FSDP alone.   Source: Megatron Core,
+// user guide, Megatron FSDP
+static void add_sharding(Command *to, const ParallelConfig *c) {
+    bool fsdp = to->is_megatron && c->zero_stage > SHARD_OPTIMIZER;
+    if (c->zero_stage == SHARD_OPTIMIZER || fsdp) put(to, "--use-distributed-optimizer");
+    if (fsdp) put(to, "--use-megatron-fsdp --no-gradient-accumulation-fusion");
+    if (c->zero_stage > SHARD_OPTIMIZER)
+        put(to, "--data-parallel-sharding-strategy %s", sharding_names[c->zero_stage]);
+    if (c->zero_stage && c->grid.instances > 1)
+        put(to, "--num-distributed-optimizer-instances %d", c->grid.instances);
 }
 
 static void add_run(Command *to, const Stack *stack, const ModelShape *model, const ParallelConfig *c) {
@@ -250,11 +279,7 @@ static void add_run(Command *to, const Stack *stack, const ModelShape *model, co
     add_pipeline(to, stack, model, c);
     add_recompute(to, c->recompute);
     put(to, "--attention-backend %s", c->attention == ATTENTION_UNFUSED ? "unfused" : "flash");
-    if (c->zero_stage == SHARD_OPTIMIZER) put(to, "--use-distributed-optimizer");
-    if (c->zero_stage > SHARD_OPTIMIZER)
-        put(to, "--data-parallel-sharding-strategy %s", sharding_names[c->zero_stage]);
-    if (c->zero_stage && c->grid.instances > 1)
-        put(to, "--num-distributed-optimizer-instances %d", c->grid.instances);
+    add_sharding(to, c);
     if (c->muon.iterations) put(to, "--optimizer muon");
     if (c->muon.iterations) put(to, "--muon-num-ns-steps %d", c->muon.iterations);
     if (c->offload > 0) put(to, "--optimizer-cpu-offload");
@@ -294,17 +319,41 @@ void flags_trireme(const CostModel *costs, const ModelShape *model, const Parall
                 "trireme train computes products of blocks in bf16: the same numbers, no faster", out);
     add_missing(c->factors && model_is_latent(model),
                 "trireme train refuses products of 8 and 4 bits with latent attention: leave them out", out);
+    add_missing(c->factors == FACTORS_NVFP4 && grid_along(c->grid, AXIS_CP) > 1,
+                "trireme train refuses products of 4 bits with context parallelism: plan with "
+                "--context-parallel-size 1, or without --fp4-format",
+                out);
     snprintf(program, sizeof program, "mpirun -n %d trireme train", grid_size(c->grid));
-    Command command = command_begin(out, program);
+    Command command = command_begin(out, program, false);
     if (c->device) put(&command, "--device %s", c->device);
     add_model(&command, model);
     add_run(&command, costs->stack, model, c);
     add_context_way(&command, c, CONTEXT_ALL_GATHER);
     if (c->reduce_every && c->zero_stage >= SHARD_GRADIENTS) put(&command, "--reduce-grads-every-microbatch");
-    bool usual = parallel_config_kind(c)->is_default;
-    if (!usual) put(&command, "--schedule %s", c->schedule);
-    if (!usual && c->chunks > 1) put(&command, "--num-virtual-stages-per-pipeline-rank %d", c->chunks);
+    if (!parallel_config_kind(c)->is_default) put(&command, "--schedule %s", c->schedule);
     text_add(out, "\n");
+}
+
+// How tokens travel to experts and their products are made, as they were priced; neither is Megatron-LM's default. Its
+// dispatcher "flex" sends a token once to a node or rank that has several of its experts.
+static void add_dispatch(Command *to, const Stack *stack, const ParallelConfig *c) {
+    bool once = stack->dispatches_once && !c->sends_pairs;
+    if (c->groups_experts) put(to, "--moe-grouped-gemm");
+    if (grid_along(c->grid, AXIS_EP) == 1) return;
+    put(to, "--moe-token-dispatcher-type %s", once ? "flex" : "alltoall");
+    if (once) put(to, "--moe-flex-dispatcher-backend deepep");
+}
+
+// Says what Megatron-LM refuses of the configuration.
+static void add_refusals(const ModelShape *model, const ParallelConfig *c, Text *out) {
+    add_missing(
+        c->offload > 0 && !c->zero_stage,
+        "Megatron-LM refuses --optimizer-cpu-offload without --use-distributed-optimizer: plan with both",
+        out);
+    add_missing(model->experts && grid_along(c->grid, AXIS_TP) > 1 && !c->sequence_parallel,
+                "Megatron-LM refuses experts with t > 1 without --sequence-parallel: plan with it", out);
+    add_missing(!model_is_latent(model) && model->qk_norm == QK_NORM_ALL,
+                "Megatron-LM has no norm of the queries and keys of all heads together (--qk-norm all)", out);
 }
 
 void flags_megatron(const CostModel *costs, const ModelShape *model, const ParallelConfig *c, Text *out) {
@@ -313,20 +362,18 @@ void flags_megatron(const CostModel *costs, const ModelShape *model, const Paral
     bool usual = parallel_config_kind(c)->is_default;
     bool pairs = parallel_config_kind(c)->pairs && (c->chunks > 1 || grid_along(c->grid, AXIS_PP) == 1);
     add_missing(!usual && !pairs, "Megatron-LM has no such schedule", out);
-    add_missing(
-        c->offload > 0 && !c->zero_stage,
-        "Megatron-LM refuses --optimizer-cpu-offload without --use-distributed-optimizer: plan with both",
-        out);
+    add_refusals(model, c, out);
     if (devices % here)
         text_add(out, "# on the last node with --nproc-per-node %d, its share of %d devices\n",
                  devices % here, devices);
     snprintf(program, sizeof program, "torchrun --nnodes %d --nproc-per-node %d pretrain_gpt.py",
              (devices + here - 1) / here, here);
-    Command command = command_begin(out, program);
+    Command command = command_begin(out, program, true);
     add_model(&command, model);
     if (model->position != POSITION_LEARNED) put(&command, "--max-position-embeddings %d", model->sequence);
     add_run(&command, costs->stack, model, c);
     add_context_way(&command, c, CONTEXT_RING);
+    if (model->experts) add_dispatch(&command, costs->stack, c);
     if (c->overlap_tensor && c->sequence_parallel) put(&command, "--tp-comm-overlap");
     if (c->offload > 0) put(&command, "--use-precision-aware-optimizer --overlap-cpu-optimizer-d2h-h2d");
     if (pairs) put(&command, "--overlap-moe-expert-parallel-comm --delay-wgrad-compute");

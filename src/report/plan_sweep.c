@@ -65,7 +65,22 @@ static void add_run_columns(const PlanReport *a, Text *out) {
     add_column(9, add_energy, plan_report_kwh(a, step_s), out);
 }
 
-static void print_cell(const SweepCell *cell, Text *out) {
+// The axes that have a column only where a cell has several ranks along one of them.
+static const struct {
+    Axis axis;
+    const char *name;
+} rare_axes[] = {{AXIS_CP, "c"}, {AXIS_EP, "ep"}};
+enum { NUM_RARE_AXES = sizeof rare_axes / sizeof *rare_axes };
+
+static bool has_column(const PlanSweep *sweep, int rare) {
+    for (int i = 0; i < sweep->count; i++) {
+        const Prediction *p = sweep->cells[i].report.chosen;
+        if (p && grid_along(p->config.grid, rare_axes[rare].axis) > 1) return true;
+    }
+    return false;
+}
+
+static void print_cell(const PlanSweep *sweep, const SweepCell *cell, Text *out) {
     static const char *const fits[] = {"", "?", "!"};
     const PlanReport *a = &cell->report;
     text_add(out, "%c %-16s %7d %6d %7d", cell->on_front ? '*' : ' ', cell->machine, a->space->devices,
@@ -77,9 +92,12 @@ static void print_cell(const SweepCell *cell, Text *out) {
     const Prediction *p = a->chosen;
     const Grid grid = p->config.grid;
     add_column(8, add_step, p->step_s, out);
-    text_add(out, "%c %5.1f %5.1f%-1s %3d %3d %5d %3d %3d", plan_report_extrapolates(a, p) ? '~' : ' ',
-             100 * p->mfu, p->memory.total / 1e9, fits[memory_verdict(&p->memory)], grid_along(grid, AXIS_TP),
-             grid_along(grid, AXIS_PP), grid_along(grid, AXIS_DP), p->config.chunks, p->config.microbatch);
+    text_add(out, "%c %5.1f %5.1f%-1s %3d %3d %5d", plan_report_extrapolates(a, p) ? '~' : ' ', 100 * p->mfu,
+             p->memory.total / 1e9, fits[memory_verdict(&p->memory)], grid_along(grid, AXIS_TP),
+             grid_along(grid, AXIS_PP), grid_along(grid, AXIS_DP));
+    for (int i = 0; i < NUM_RARE_AXES; i++)
+        if (has_column(sweep, i)) text_add(out, " %3d", grid_along(grid, rare_axes[i].axis));
+    text_add(out, " %3d %3d", p->config.chunks, p->config.microbatch);
     add_run_columns(a, out);
     text_add(out, "\n");
 }
@@ -105,11 +123,14 @@ static void print_meaning(const PlanSweep *sweep, Text *out) {
 }
 
 void plan_sweep_print(const PlanSweep *sweep, Text *out) {
-    text_add(out, "  %-16s %7s %6s %7s %8s  %5s %5s  %3s %3s %5s %3s %3s", "machine", "devices", "batch",
-             "seq", "step", "MFU %", "GB", "t", "p", "d", "v", "b");
+    text_add(out, "  %-16s %7s %6s %7s %8s  %5s %5s  %3s %3s %5s", "machine", "devices", "batch", "seq",
+             "step", "MFU %", "GB", "t", "p", "d");
+    for (int i = 0; i < NUM_RARE_AXES; i++)
+        if (has_column(sweep, i)) text_add(out, " %3s", rare_axes[i].name);
+    text_add(out, " %3s %3s", "v", "b");
     if (sweep->count && sweep->cells[0].report.tokens > 0)
         text_add(out, " %13s %9s %9s", "time", "cost", "energy");
     text_add(out, "\n");
-    for (int i = 0; i < sweep->count; i++) print_cell(&sweep->cells[i], out);
+    for (int i = 0; i < sweep->count; i++) print_cell(sweep, &sweep->cells[i], out);
     print_meaning(sweep, out);
 }

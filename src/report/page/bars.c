@@ -5,7 +5,7 @@
 const Ink step_inks[NUM_STEP_PARTS] = {
     {"computing", "compute"},
     {"computing again", "again"},
-    {"tensor-parallel messages", "tensor"},
+    {"messages over t and c", "tensor"},
     {"tokens to their experts", "tensor"},
     {"messages between stages", "stages"},
     {"waiting for other stages", "bubble"},

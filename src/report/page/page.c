@@ -82,9 +82,13 @@ static void add_grid_words(const ParallelConfig *c, Text *out) {
     add_way(out, grid_along(c->grid, AXIS_CP), "context", &num_axes);
     add_way(out, grid_along(c->grid, AXIS_DP), "data", &num_axes);
     text_add(out, num_axes ? " parallel" : "on <b>one device</b>");
+    int ep = grid_along(c->grid, AXIS_EP);
+    if (ep > 1) text_add(out, ", experts over <b>%d ranks</b>", ep);
 }
 
 void html_advice(const PlanReport *report, Text *out) {
+    static const char *const cut[] = {"", "", "gradients and optimizer state",
+                                      "parameters, gradients and optimizer state"};
     const ParallelConfig *c = &report->chosen->config;
     text_add(out, report->given ? "Asked about: " : "Run it ");
     add_grid_words(c, out);
@@ -98,7 +102,7 @@ void html_advice(const PlanReport *report, Text *out) {
                  c->recompute == RECOMPUTE_SELECTIVE ? "is" : "are");
     if (c->sequence_parallel) text_add(out, "; sequence parallel");
     if (c->zero_stage == 1) text_add(out, "; distributed optimizer");
-    if (c->zero_stage > 1) text_add(out, "; ZeRO stage %d", c->zero_stage);
+    if (c->zero_stage > 1) text_add(out, "; %s cut over replicas", cut[c->zero_stage]);
     text_add(out, ".");
 }
 

@@ -23,6 +23,8 @@ Word word_change(double share); // signed, in percent
 double tick_step(double most); // between ticks of an axis from 0 to `most`
 
 void html_text(Text *out, const char *string); // escaped, for content and attributes
+// Adds t·p·d, "8·4·2"; behind them c and ep where they are above 1, "8·4·2 c 2 ep 8".
+void html_grid(Text *out, const ParallelConfig *config);
 
 // ---- page.c: what every page has -----------------------------------------------------------------
 
@@ -43,6 +45,7 @@ typedef struct {
 } Ink;
 
 enum { NUM_STEP_PARTS = 9, NUM_MEMORY_PARTS = 7 };
+enum { STEP_MESSAGES = 2 }; // the part of a step whose name messages_word knows
 
 extern const Ink step_inks[NUM_STEP_PARTS], memory_inks[NUM_MEMORY_PARTS];
 void step_parts(const Breakdown *parts, double seconds[NUM_STEP_PARTS]); // they add up to step_s

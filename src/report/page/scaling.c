@@ -80,15 +80,12 @@ static void add_line(const Chart *c, double (*value)(const ScalePoint *), const 
 static void add_points(const Chart *c, double (*value)(const ScalePoint *), Word (*word)(double)) {
     for (int i = 0; i < c->count; i++) {
         const ScalePoint *p = &c->points[i];
-        const ParallelConfig *k = &p->prediction.config;
         bool chosen = p->devices == c->chosen;
         double x = x_of(c, p->devices), y = y_of(c, value(p));
-        text_add(c->out,
-                 "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"><title>%s devices as %d·%d·%d: "
-                 "%s</title></circle>\n",
-                 chosen ? "chosen" : "point", x, y, chosen ? "4.5" : "3", word_count(p->devices).text,
-                 grid_along(k->grid, AXIS_TP), grid_along(k->grid, AXIS_PP), grid_along(k->grid, AXIS_DP),
-                 word(value(p)).text);
+        text_add(c->out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"><title>%s devices as ",
+                 chosen ? "chosen" : "point", x, y, chosen ? "4.5" : "3", word_count(p->devices).text);
+        html_grid(c->out, &p->prediction.config);
+        text_add(c->out, ": %s</title></circle>\n", word(value(p)).text);
         if (!chosen) continue;
         bool end = x > WIDTH - RIGHT - 70;
         text_add(c->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s strong\">%s</text>\n", x + (end ? -9 : 9),

@@ -12,7 +12,8 @@ static const struct {
     bool numeric, sorted;
 } columns[] = {
     {"#", "rank", true, true},
-    {"t·p·d", "tensor, pipeline, data parallel", false, false},
+    {"t·p·d", "tensor, pipeline, data parallel; c: ranks of a sequence; ep: ranks of a layer's experts",
+     false, false},
     {"v", "chunks of the model on a rank", true, true},
     {"b", "samples in a microbatch", true, true},
     {"again", "what the backward computes again", false, false},
@@ -39,13 +40,12 @@ static void add_number(Text *out, double value, Word word) {
 }
 
 static void add_grid(Text *out, const ParallelConfig *c) {
-    text_add(out, "<th scope=\"row\">%d·%d·%d", grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
-             grid_along(c->grid, AXIS_DP));
-    if (grid_along(c->grid, AXIS_CP) > 1) text_add(out, "·%d", grid_along(c->grid, AXIS_CP));
+    text_add(out, "<th scope=\"row\">");
+    html_grid(out, c);
     if (c->sequence_parallel) text_add(out, " <abbr title=\"sequence parallel\">sp</abbr>");
     if (c->zero_stage)
-        text_add(out, " <abbr title=\"%s\">z%d</abbr>",
-                 c->zero_stage == 1 ? "distributed optimizer" : "ZeRO stage", c->zero_stage);
+        text_add(out, " <abbr title=\"cut over replicas: %s\">z%d</abbr>", sharding_names[c->zero_stage],
+                 c->zero_stage);
     text_add(out, "</th>");
 }
 
@@ -112,8 +112,10 @@ static void add_step_rows(const Prediction *p, Text *out) {
     for (int i = 0; i < NUM_STEP_PARTS; i++) most = fmax(most, seconds[i]);
     for (int i = 0; i < NUM_STEP_PARTS; i++) {
         if (seconds[i] < 5e-5 * p->step_s) continue;
-        text_add(out, "<tr><th scope=\"row\">%s</th><td class=\"wide\">", step_inks[i].name);
-        html_bar(out, (Bar){&step_inks[i], &seconds[i], 1, most, 0, word_seconds});
+        Ink ink = step_inks[i];
+        if (i == STEP_MESSAGES) ink.name = messages_word(&p->config, &p->config);
+        text_add(out, "<tr><th scope=\"row\">%s</th><td class=\"wide\">", ink.name);
+        html_bar(out, (Bar){&ink, &seconds[i], 1, most, 0, word_seconds});
         text_add(out, "</td><td class=\"n\">%s</td><td class=\"n\">%s</td></tr>\n",
                  word_seconds(seconds[i]).text, word_percent(seconds[i] / p->step_s).text);
     }
@@ -159,7 +161,9 @@ static int by_step(const void *a, const void *b) {
 static bool same_run(const Prediction *a, const Prediction *b) {
     const ParallelConfig *x = &a->config, *y = &b->config;
     return a->step_s == b->step_s && grid_along(x->grid, AXIS_TP) == grid_along(y->grid, AXIS_TP) &&
-           grid_along(x->grid, AXIS_PP) == grid_along(y->grid, AXIS_PP) && x->chunks == y->chunks &&
+           grid_along(x->grid, AXIS_PP) == grid_along(y->grid, AXIS_PP) &&
+           grid_along(x->grid, AXIS_CP) == grid_along(y->grid, AXIS_CP) &&
+           grid_along(x->grid, AXIS_EP) == grid_along(y->grid, AXIS_EP) && x->chunks == y->chunks &&
            x->microbatch == y->microbatch && x->recompute == y->recompute;
 }
 
@@ -188,9 +192,10 @@ static void add_alternative(const Prediction *best, const Alternative **equals, 
         text_add(out, "%s", i ? ", " : "");
         html_text(out, equals[i]->choice);
     }
-    text_add(out, "<small>%d·%d·%d, v %d, b %d</small></th><td class=\"n\">%s</td><td class=\"n\">%s</td>",
-             grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP), grid_along(c->grid, AXIS_DP),
-             c->chunks, c->microbatch, word_seconds(other->step_s).text,
+    text_add(out, "<small>");
+    html_grid(out, c);
+    text_add(out, ", v %d, b %d</small></th><td class=\"n\">%s</td><td class=\"n\">%s</td>", c->chunks,
+             c->microbatch, word_seconds(other->step_s).text,
              word_change(other->step_s / best->step_s - 1).text);
     text_add(out, "<td class=\"time\">");
     html_step_bar(out, &other->parts, slowest);

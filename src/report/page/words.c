@@ -89,6 +89,15 @@ double tick_step(double most) {
     return power * (digits >= 8 ? 2 : digits >= 4 ? 1 : digits >= 1.6 ? 0.5 : 0.2);
 }
 
+void html_grid(Text *out, const ParallelConfig *config) {
+    const Grid grid = config->grid;
+    int cp = grid_along(grid, AXIS_CP), ep = grid_along(grid, AXIS_EP);
+    text_add(out, "%d·%d·%d", grid_along(grid, AXIS_TP), grid_along(grid, AXIS_PP),
+             grid_along(grid, AXIS_DP));
+    if (cp > 1) text_add(out, " c&#160;%d", cp);
+    if (ep > 1) text_add(out, " ep&#160;%d", ep);
+}
+
 void html_text(Text *out, const char *string) {
     for (; *string; string++) {
         unsigned char c = (unsigned char)*string;
