@@ -2,6 +2,7 @@
 #include "base/half.h"
 #include "device/cpu/cpu.h"
 #include "harness.h"
+#include "product_rows.h"
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -179,6 +180,50 @@ static void at_once_law(void) {
                          threads);
             same_at_once((Shape){TYPES[i], F32, .ta = true, .adds = true, .rows = 530, .cols = 40}, threads);
         }
+}
+
+// ---- rows -------------------------------------------------------------------------------------------------
+
+// Makes factors of many magnitudes, so that every order of adding their products rounds in its own way.
+static void spread(Tensor x) {
+    for (int64_t i = 0; i < tensor_count(x); i++) {
+        float by = ldexpf(1, (int)(i * 5 % 17) - 8);
+        if (x.dtype == F32)
+            ((float *)x.data)[i] *= by;
+        else
+            ((uint16_t *)x.data)[i] = bf16_of_f32(by * bf16_to_f32(((uint16_t *)x.data)[i]));
+    }
+}
+
+// Some rows of a product alone have the bits that they have among all.
+static void same_rows(const Shape *s, const Matmul *all, int64_t first, int64_t count) {
+    const size_t bytes = (size_t)(count * s->cols) * dtype_bytes(s->sum);
+    Matmul some = *all;
+    some.a = tensor_rows(all->a, first, count);
+    some.d = (Tensor){malloc(bytes), count, s->cols, s->sum};
+    CHECK(some.d.data, "no memory");
+    make_products(1, &some, 1);
+    EXPECT(!memcmp(some.d.data, tensor_rows(all->d, first, count).data, bytes),
+           "%s [%lld, %lld, %lld] to %s: %lld rows from %lld on", dtype_name(s->dtype), (long long)s->rows,
+           (long long)s->cols, (long long)s->inner, dtype_name(s->sum), (long long)count, (long long)first);
+    free(some.d.data);
+}
+
+static void rows_law(void) {
+    static const DType TYPES[] = {F32, BF16};
+    static const int64_t INNERS[] = {7, 64, 600, 1100};
+    for (int i = 0; i < 2 * 2 * 4; i++) {
+        DType type = TYPES[i % 2];
+        if (!cpu_keeps_rows(type)) continue;
+        Shape s = {type,        type,       .tb = i / 2 % 2,       .bias = i / 2 % 2,
+                   .rows = 150, .cols = 96, .inner = INNERS[i / 4]};
+        Matmul all = begin_product(&s);
+        spread(all.a);
+        make_products(1, &all, 1);
+        for (int64_t count = 1; count < s.rows; count += count < 40 && !harness_short() ? 1 : 13)
+            same_rows(&s, &all, count * 7 % (s.rows - count), count);
+        free(end_product(&all));
+    }
 }
 
 // ---- one piece --------------------------------------------------------------------------------------------
@@ -392,6 +437,7 @@ int main(int argc, char **argv) {
                                       {"workspace", workspace_law},
                                       {"threads", thread_law},
                                       {"at once", at_once_law},
+                                      {"rows", rows_law},
                                       {"piece", piece_law},
                                       {"amx cut", amx_cut_law},
                                       {"rounding", rounding_law},
