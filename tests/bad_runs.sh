@@ -273,7 +273,15 @@ if check "a trace is read without options of other schedules"; then
     need make_trace
     expect 64 "leave out --pipeline-model-parallel-size" "${read_trace[@]}" traced.json --pp 2
     expect 64 "leave out --hop-us" "${read_trace[@]}" traced.json --hop-us 1
+    expect 64 "leave out --exchange-us" "${read_trace[@]}" traced.json --exchange-us 1
     expect 64 "leave out --from" "${read_trace[@]}" traced.json --from mine.txt
+fi
+if check "travel that no pair hides, or longer than its computes, is refused"; then
+    expect 64 "such as --schedule paired, and 1f1b has none" "$trireme" schedule --pp 2 --exchange-us 0.1
+    expect 64 "use at most 0.5" "$trireme" schedule --schedule paired --pp 2 --exchange-us 0.6
+    expect 0 "hidden " "$trireme" schedule --schedule paired --pp 2 --exchange-us 0.5
+    echo "0: F0 B0 R" >no-pairs.txt
+    expect 64 "no-pairs.txt has none" "$trireme" schedule --from no-pairs.txt --exchange-us 0.1
 fi
 check "a missing trace is named" expect 66 "missing.json" "${read_trace[@]}" missing.json
 check "a text is no trace" expect 65 "text.txt: line 1: it opens no trace" "${read_trace[@]}" text.txt

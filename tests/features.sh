@@ -218,6 +218,16 @@ done
 # Where the model laid as a V is shorter in the same memory, auto says so; not where it holds more, or waits more.
 shorter_v() { "$trireme" schedule --schedule auto --pp 4 --microbatches 8 "$@" | grep -c "shorter by .* --schedule zb-v"; }
 [[ $(shorter_v --schedule-times 1,0.98,0.5,0.03) == 1 ]] || complain "schedule --schedule auto: no word of zb-v"
+# 12 of 16 computes of each direction are in pairs: of six parts of 1 and messages of x a pair takes 6 up to x = 0.9, 8 with x = 2.
+expect_hidden() { # PERCENT OPTION...
+    "$trireme" schedule --schedule paired --pp 2 --microbatches 8 "${@:2}" >log 2>&1 || complain "exit $?: $(cat log)"
+    grep -q "^hidden  $1 % of the time in which rows travel to experts and back$" log || complain "not $1 % hidden: $(cat log)"
+}
+expect_hidden 75.0 --forward-us 3.8 --backward-us 5.8 --exchange-us 0.9
+expect_hidden 71.9 --forward-us 4.4 --backward-us 6.4 --exchange-us 1.2
+expect_hidden 56.2 --forward-us 6 --backward-us 8 --exchange-us 2
+"$trireme" schedule --schedule paired --pp 2 --microbatches 8 >log 2>&1
+grep -q ^hidden log && complain "a schedule hides what does not travel: $(cat log)"
 [[ $(shorter_v --schedule-times 1,0.98,0.5,0.03 --schedule-stash-limit 3) == 0 ]] || complain "zb-v in a stash of 3"
 [[ $(shorter_v --schedule-times 1,1,1,2) == 0 ]] || complain "zb-v in spite of slow messages"
 

@@ -131,9 +131,24 @@ static void add_title(const ScheduleRequest *request, const Schedule *schedule, 
 // times are equal.
 static bool has_formula(const ScheduleRequest *request) {
     const ScheduleCosts *costs = &request->spec.costs;
-    if (!request->kind || costs->hop_us > 0 || isnan(request->kind->bubble(&request->spec))) return false;
+    if (!request->kind || costs->hop_us > 0 || request->options->exchange_us > 0 ||
+        isnan(request->kind->bubble(&request->spec)))
+        return false;
     bool equal = costs->backward_us == 2 * costs->forward_us && costs->weight_fraction == 0.5;
     return equal || !request->kind->splits_backward;
+}
+
+// Apart, computes take as long as all forwards and backwards; in pairs, that much less as pairs hide.
+static void add_hidden(const ScheduleRequest *request, const Schedule *schedule, const Simulation *simulation,
+                       Text *out) {
+    const ScheduleCosts *costs = &request->spec.costs;
+    double microbatches = (double)schedule->num_ranks * schedule->num_microbatches, busy_us = 0;
+    double travel_us = 4 * request->options->exchange_us * microbatches;
+    if (travel_us <= 0) return;
+    for (int r = 0; r < schedule->num_ranks; r++) busy_us += simulation->busy_us[r];
+    double hidden_us = (costs->forward_us + costs->backward_us) * microbatches - busy_us;
+    text_add(out, "hidden  %.1f %% of the time in which rows travel to experts and back\n",
+             100 * hidden_us / travel_us);
 }
 
 static void add_bubble(const ScheduleRequest *request, const Schedule *schedule, const Simulation *simulation,
@@ -194,6 +209,7 @@ static Status report(const ScheduleRequest *request, const Schedule *schedule, c
     timeline_text(schedule, simulation, columns_of(request->options), wants_colour(), &text);
     text_add(&text, "\n");
     add_bubble(request, schedule, simulation, &text);
+    add_hidden(request, schedule, simulation, &text);
     add_shorter_kinds(request, simulation, &text);
     fputs(text_string(&text), stdout);
     if (request->options->svg) {
@@ -245,8 +261,8 @@ static const char *first_given(const Options *options, const char *const *fields
 
 // Refuses options that a file of --from or --trace would override.
 static Status check_words(const Options *options) {
-    static const char *const in_trace[] = {"from",        "schedule_times", "forward_us",
-                                           "backward_us", "hop_us",         NULL};
+    static const char *const in_trace[] = {"from",   "schedule_times", "forward_us", "backward_us",
+                                           "hop_us", "exchange_us",    NULL};
     static const char *const in_both[] = {"schedule",
                                           "pipeline_model_parallel_size",
                                           "num_virtual_stages_per_pipeline_rank",
@@ -270,6 +286,63 @@ static Status check_words(const Options *options) {
     return OK;
 }
 
+static bool has_pairs(const Schedule *schedule) {
+    for (int r = 0; r < schedule->num_ranks; r++)
+        for (int i = 0; i < schedule->programs[r].count; i++)
+            if (schedule->programs[r].instrs[i].pairs) return true;
+    return false;
+}
+
+// Refuses a time of travel that nothing hides, or that is longer than the computes of which it is a part.
+static Status check_exchange(const ScheduleRequest *request, const Schedule *schedule) {
+    const Options *options = request->options;
+    const ScheduleCosts *costs = &request->spec.costs;
+    double most = fmin(costs->forward_us, costs->backward_us) / 2;
+    if (options_origin(options, "exchange_us") == FROM_DEFAULT) return OK;
+    if (!has_pairs(schedule))
+        return fail(
+            ERR_USAGE,
+            "--exchange-us is for schedules with pairs, such as --schedule %s, and %s has none: leave it out",
+            schedule_kind_paired()->name, request->kind ? request->kind->name : options->from);
+    if (options->exchange_us > most)
+        return fail(
+            ERR_USAGE,
+            "--exchange-us %g: rows travel there and back in a forward, and in a backward, which take %g "
+            "and %g: use at most %g",
+            options->exchange_us, costs->forward_us, costs->backward_us, most);
+    return OK;
+}
+
+// What is left of a compute is half before the rows leave and half the experts' products. `weight_fraction`: the part
+// that weight gradients take, which no other rank waits for.
+static LayerExchange exchange_of(double us, double exchange_us, double weight_fraction) {
+    double half_us = (us - 2 * exchange_us) / 2;
+    return (LayerExchange){.before_us = half_us,
+                           .rows_us = half_us,
+                           .exchange_us = exchange_us,
+                           .before_weight_us = weight_fraction * half_us,
+                           .rows_weight_us = weight_fraction * half_us};
+}
+
+// Each stage counts as one layer: how much a pair hides depends on how long its parts are beside the travel, and more
+// layers cut both alike.
+static Status simulate(const ScheduleRequest *request, const Schedule *schedule, Simulation *simulation) {
+    ScheduleCosts costs = request->spec.costs;
+    double chunks = schedule->num_chunks, us = request->options->exchange_us / chunks;
+    int stages = schedule->num_ranks * schedule->num_chunks;
+    TRY(check_exchange(request, schedule));
+    StageExchange *exchanges = calloc((size_t)stages, sizeof *exchanges);
+    if (!exchanges) return fail(ERR_OS, "no memory for the times of %d stages", stages);
+    for (int stage = 0; stage < stages; stage++)
+        exchanges[stage] =
+            (StageExchange){1, exchange_of(costs.forward_us / chunks, us, 0),
+                            exchange_of(costs.backward_us / chunks, us, costs.weight_fraction)};
+    if (us > 0) costs.stage_exchanges = exchanges;
+    schedule_simulate(schedule, costs, simulation);
+    free(exchanges);
+    return OK;
+}
+
 Status cmd_schedule(Options *options) {
     tell_notes(options);
     ScheduleRequest request;
@@ -282,9 +355,11 @@ Status cmd_schedule(Options *options) {
         TRY(read_schedule(options->from, &schedule));
     else
         TRY(schedule_create(&schedule, &request.spec));
-    schedule_simulate(&schedule, request.spec.costs, &simulation);
-    Status status = report(&request, &schedule, &simulation);
-    simulation_destroy(&simulation, &schedule);
+    Status status = simulate(&request, &schedule, &simulation);
+    if (status == OK) {
+        status = report(&request, &schedule, &simulation);
+        simulation_destroy(&simulation, &schedule);
+    }
     schedule_destroy(&schedule);
     return status;
 }

@@ -76,8 +76,8 @@ static const Screen screens[] = {
      "trireme schedule --trace run.json                                     "
      "# what `trireme train --trace` saw\n",
      {OPT_schedule, OPT_pipeline_model_parallel_size, OPT_num_virtual_stages_per_pipeline_rank,
-      OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_schedule_stash_limit, OPT_from,
-      OPT_svg, OPT_trace, OPT_width, -1}},
+      OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_exchange_us,
+      OPT_schedule_stash_limit, OPT_from, OPT_svg, OPT_trace, OPT_width, -1}},
     {FOR_MEMORY,
      "[options]",
      "trireme memory --model llama2-7b --mbs 1 --ranks 8 --tp 8 --bf16                    # rank by rank\n"
