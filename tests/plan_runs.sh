@@ -86,6 +86,37 @@ if check "published zero-bubble schedules are predicted within 4 %"; then
         END { exit !(n[0] == 12 && n[1] == 12 && sum[0] < 12 * 4 && sum[1] < 12 * 4) }' zb.out || complain "$(cat zb.out)"
 fi
 
+# The page has the lines that the program prints, as ./run plan-report writes it.
+if check "rows of long sequences, cut weights and experts are predicted as the page says"; then
+    while read -r stack set count; do
+        answer "$set" --rows "$here/../measured/$set.csv"
+        says "$set" "stack $stack, constants as in its file"
+        says "$set" "n $count: MAPE"
+        grep "^$set-\|^n " "$set.out" >"$set.lines"
+        [[ $(wc -l <"$set.lines") == $((count + 1)) ]] || complain "$set: not $count rows: $(cat "$set.out")"
+        grep -vxF -f "$here/../docs/plan-accuracy.md" "$set.lines" >"$set.lost" &&
+            complain "docs/plan-accuracy.md lacks: $(cat "$set.lost")"
+    done <<'END'
+megatron-bridge-experts qwen3_h100 5
+megatron-bridge-experts qwen3_h100_long 4
+nemo-h100-fp8 torchtitan_context 4
+END
+fi
+
+if check "groups of shards take as long as their page says"; then
+    sed '/^  # G /,/^constants:/{/^constants:/!d}; s/^nics: 8/nics: 1/' "$here/../machines/dgx-h100.yaml" >thin.yaml
+    groups=(--model llama3-8b --gpus 64 --stack trireme-cuda --global-batch-size 1024 --tp 1 --pp 1 --micro-batch-size 1
+        --data-parallel-sharding-strategy optim_grads_params)
+    for machine in dgx-h100 ./thin.yaml; do
+        answer whole "${groups[@]}" --machine $machine
+        answer groups "${groups[@]}" --machine $machine --num-distributed-optimizer-instances 8
+        for name in whole groups; do
+            step=$(grep -o 'step takes [0-9.]* s' $name.out)
+            grep -qF " ${step#step takes }" "$here/../docs/sharding.md" || complain "$machine: docs/sharding.md has no '$step'"
+        done
+    done
+fi
+
 low=(--model llama3-70b --gpus 64 --machine gb200-nvl72 --global-batch-size 256)
 if check "products of 8 and 4 bits have their rates, flags and stack"; then
     answer plain "${low[@]}" --json
