@@ -644,6 +644,8 @@ refuse 78 "with dgx-a100 and 4096 tokens: --max-position-embeddings (2048)" "${q
 refuse 64 "leave out --vary" --rows rows.csv --vary gpus=8
 refuse 64 "[1,10]" "${question[@]}" --pue 0.9
 refuse 64 "not word" "${question[@]}" word
+refuse 78 "etp = 2 does not divide the 3 ranks of a stage: use 1" --model gpt2-124m --gpus 3 --machine dgx-a100 --gbs 3 --tp 1 \
+    --pp 1 --mbs 1 --expert-tensor-parallel-size 2
 refuse 78 "t = 7 ask for a multiple of 7 devices" "${question[@]}" --tp 7
 refuse 78 "use --gpus 128" --model gpt3-175b --gpus 64 --machine dgx-a100 --gbs 64 --tp 8 --pp 8 --dp 2
 refuse 78 "1024 samples, or fewer devices" --model gpt2-124m --gpus 1024 --machine dgx-a100 --gbs 4 --dp 1024

@@ -171,6 +171,8 @@ static bool experts_break(const Rules *r) {
     int fits = ep;
     while (fits > 1 && (m->experts % fits || ranks % (etp * fits))) fits--;
     bool whole = etp == 1 && (t == 1 || r->config->sequence_parallel);
+    if (!m->experts && ranks % etp)
+        return broken(r, "etp = %d does not divide the %d ranks of a stage: use %d", etp, ranks, t);
     if (!m->experts) return ep > 1 && broken(r, "ep = %d needs a model with experts: use 1", ep);
     if (m->experts % ep)
         return broken(r, "ep = %d does not divide the %d experts: use %d", ep, m->experts, fits);
