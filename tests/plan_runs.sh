@@ -325,7 +325,7 @@ if check "the line for Megatron-LM has its names, and the ways that were priced"
     shards=(--pp 1 --expert-model-parallel-size 8 --data-parallel-sharding-strategy optim_grads_params)
     answer mega "${mixed[@]}" "${shards[@]}"
     to_paste mega Megatron-LM
-    for words in " --qk-layernorm " " --use-megatron-fsdp " " --use-distributed-optimizer " \
+    for words in " --qk-layernorm " " --use-megatron-fsdp --ckpt-format fsdp_dtensor " " --use-distributed-optimizer " \
         " --data-parallel-sharding-strategy optim_grads_params " " --moe-grouped-gemm " \
         " --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"; do
         grep -qF -e "$words" mega.words || complain "no '$words': $(cat mega.words)"

@@ -69,8 +69,7 @@ static void order(void) {
     expect_text(mine, "3,7");
     expect_advice(mine, 2, "");
     expect_advice(all, 4, "");
-    expect_advice(all, 5,
-                  ", in 2 NUMA domains: of 2 ranks in its place each would keep to the memory of one");
+    expect_advice(all, 5, ", in 2 NUMA domains: start 2 ranks in its place, and each uses the memory of one");
 }
 
 // The shares of ranks in sixteen cores of one socket, of four NUMA domains of which the last one has `last` cores.

@@ -223,7 +223,7 @@ void cores_print_domains(const Cores *cores, int threads, const char *sysfs, Tex
     Cores ordered = *cores;
     int domains = cores_order(&ordered, sysfs);
     if (domains > 1 && threads > cores->count / domains)
-        text_add(text, ", in %d NUMA domains: of %d ranks in its place each would keep to the memory of one",
+        text_add(text, ", in %d NUMA domains: start %d ranks in its place, and each uses the memory of one",
                  domains, domains);
 }
 

@@ -73,7 +73,7 @@ static const Screen screens[] = {
      "trireme schedule --pp 4 --vp 2 --microbatches 8 --svg timeline.svg    # interleaved, as a picture\n"
      "trireme schedule --pp 4 --schedule zb-h1 --microbatches 8             # with weight gradients put off\n"
      "trireme schedule --from mine.txt                                      # check a schedule of your own\n"
-     "trireme schedule --trace run.json                                     "
+     "trireme schedule --trace trace.json                                   "
      "# what `trireme train --trace` saw\n",
      {OPT_schedule, OPT_pipeline_model_parallel_size, OPT_num_virtual_stages_per_pipeline_rank,
       OPT_microbatches, OPT_forward_us, OPT_backward_us, OPT_hop_us, OPT_exchange_us,

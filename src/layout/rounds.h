@@ -88,5 +88,5 @@ void round_step_print(const RoundStep *step, char text[112]);
 // of its group has posted it: the ranks of each group post the same collectives in the same order, every post is
 // awaited, and no rank waits for ever. ERR_BUG names the rank and the step.
 Status rounds_walk(const RoundsWork *work, const RoundSteps *steps);
-// The same of the steps that rounds_steps gives.
+// The same of the steps that rounds_steps gives. Tests call it for what runs may have: no option changes the steps.
 Status rounds_verify(const RoundsWork *work);

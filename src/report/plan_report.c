@@ -67,10 +67,20 @@ static void add_stages(const ParallelConfig *c, Text *out) {
     text_add(out, " (%s)", c->schedule);
 }
 
-// What is cut over replicas, beside their number.
-static const char *const cut_words[] = {
-    "", " with a distributed optimizer", " with gradients and optimizer state cut (optim_grads)",
-    " with parameters, gradients and optimizer state cut (optim_grads_params)"};
+// What is cut over replicas: in a column, and in sentences.
+static const struct {
+    const char *word, *what;
+} cuts[NUM_SHARDINGS] = {{"none", ""},
+                         {"optim", "optimizer state"},
+                         {"grads", "gradients and optimizer state"},
+                         {"params", "parameters, gradients and optimizer state"}};
+
+const char *cut_what(int stage) { return cuts[stage].what; }
+
+static void add_cut(int stage, Text *out) {
+    if (stage == SHARD_OPTIMIZER) text_add(out, " with a distributed optimizer");
+    if (stage > SHARD_OPTIMIZER) text_add(out, " with %s cut (%s)", cut_what(stage), sharding_names[stage]);
+}
 
 static void add_ways(const ParallelConfig *c, Text *out) {
     int t = grid_along(c->grid, AXIS_TP), cp = grid_along(c->grid, AXIS_CP);
@@ -80,8 +90,10 @@ static void add_ways(const ParallelConfig *c, Text *out) {
     if (cp > 1) text_add(out, "%d-way context parallelism, ", cp);
     if (ep > 1) text_add(out, "experts over %d ranks, ", ep);
     add_stages(c, out);
-    text_add(out, " and %d replica%s%s; microbatches of %d sample%s, %d in each step; ", d, plural(d),
-             cut_words[c->zero_stage], c->microbatch, plural(c->microbatch), parallel_config_microbatches(c));
+    text_add(out, " and %d replica%s", d, plural(d));
+    add_cut(c->zero_stage, out);
+    text_add(out, "; microbatches of %d sample%s, %d in each step; ", c->microbatch, plural(c->microbatch),
+             parallel_config_microbatches(c));
     text_add(out, "%s is computed again.",
              c->recompute < RECOMPUTE_UNIFORM ? recompute_word(c->recompute) : "every layer");
 }
@@ -327,13 +339,8 @@ static void add_sizes(const ParallelConfig *c, Text *out) {
 // Digits after the point, so that about four are printed in all.
 static int decimals(double value) { return value >= 100 ? 1 : value >= 1 ? 2 : 4; }
 
-// The axes that have a column only where a row has several ranks along one of them.
-static const struct {
-    Axis axis;
-    const char *name, *meaning;
-} rare_axes[] = {{AXIS_CP, "c", "c: ranks that share a sequence; "},
-                 {AXIS_EP, "ep", "ep: ranks that share the experts of a layer; "}};
-enum { NUM_RARE_AXES = sizeof rare_axes / sizeof *rare_axes };
+const RareAxis rare_axes[NUM_RARE_AXES] = {{AXIS_CP, "c", "c: ranks that share a sequence; "},
+                                           {AXIS_EP, "ep", "ep: ranks that share the experts of a layer; "}};
 
 static bool has_column(const PlanResult *result, int rare) {
     for (int i = 0; i < result->count; i++)
@@ -342,7 +349,6 @@ static bool has_column(const PlanResult *result, int rare) {
 }
 
 static void print_row(const PlanResult *result, int place, Text *out) {
-    static const char *const cut[] = {"none", "optim", "grads", "params"};
     const Prediction *p = &result->best[place];
     const ParallelConfig *c = &p->config;
     text_add(out, "  %2d %4d %4d %5d", place + 1, grid_along(c->grid, AXIS_TP), grid_along(c->grid, AXIS_PP),
@@ -351,7 +357,7 @@ static void print_row(const PlanResult *result, int place, Text *out) {
         if (has_column(result, i)) text_add(out, " %3d", grid_along(c->grid, rare_axes[i].axis));
     text_add(out, " %3d %3d  %-9s  %-3s %-6s %-11s %9.*f %+7.1f %7.*f %7.1f %6.3g\n", c->chunks,
              c->microbatch, recompute_word(c->recompute), c->sequence_parallel ? "yes" : "no",
-             cut[c->zero_stage], c->schedule, decimals(p->step_s), p->step_s,
+             cuts[c->zero_stage].word, c->schedule, decimals(p->step_s), p->step_s,
              100 * (p->step_s / result->best[0].step_s - 1), decimals(p->tflops), p->tflops, 100 * p->bubble,
              p->memory.total / GB);
 }

@@ -31,11 +31,20 @@ const char *device_word(const Machine *machine);         // "GPU", "rank"
 const char *recompute_word(Recompute recompute);         // "nothing", "attention", "layers"
 const char *context_way_word(ContextWay way);            // of --cp-comm-type
 const char *products_word(const ParallelConfig *config); // "bf16", "bf16 with products in fp8"
+const char *cut_what(int zero_stage);                    // "gradients and optimizer state"
 const char *verdict_word(Verdict verdict);               // "yes", "perhaps", "no"
 // Returns the name of what Breakdown.tensor is in two configurations: messages over t, over c, or both.
 const char *messages_word(const ParallelConfig *a, const ParallelConfig *b);
 // Returns the published formula for the FLOPs of such a step, for a GPT with F = 4H.
 const char *flops_formula(Recompute recompute);
+
+// The axes that have a column of a table only where a row has several ranks along one of them.
+typedef struct {
+    Axis axis;
+    const char *name, *meaning;
+} RareAxis;
+enum { NUM_RARE_AXES = 2 };
+extern const RareAxis rare_axes[NUM_RARE_AXES];
 
 // Adds the recommendation as one paragraph.
 void plan_report_paragraph(const PlanReport *report, Text *out);

@@ -254,7 +254,7 @@ static void add_recompute(Command *to, Recompute recompute) {
 static void add_sharding(Command *to, const ParallelConfig *c) {
     bool fsdp = to->is_megatron && c->zero_stage > SHARD_OPTIMIZER;
     if (c->zero_stage == SHARD_OPTIMIZER || fsdp) put(to, "--use-distributed-optimizer");
-    if (fsdp) put(to, "--use-megatron-fsdp --no-gradient-accumulation-fusion");
+    if (fsdp) put(to, "--use-megatron-fsdp --ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion");
     if (c->zero_stage > SHARD_OPTIMIZER)
         put(to, "--data-parallel-sharding-strategy %s", sharding_names[c->zero_stage]);
     if (c->zero_stage && c->grid.instances > 1)

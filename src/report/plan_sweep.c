@@ -65,13 +65,6 @@ static void add_run_columns(const PlanReport *a, Text *out) {
     add_column(9, add_energy, plan_report_kwh(a, step_s), out);
 }
 
-// The axes that have a column only where a cell has several ranks along one of them.
-static const struct {
-    Axis axis;
-    const char *name;
-} rare_axes[] = {{AXIS_CP, "c"}, {AXIS_EP, "ep"}};
-enum { NUM_RARE_AXES = sizeof rare_axes / sizeof *rare_axes };
-
 static bool has_column(const PlanSweep *sweep, int rare) {
     for (int i = 0; i < sweep->count; i++) {
         const Prediction *p = sweep->cells[i].report.chosen;

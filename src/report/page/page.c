@@ -87,8 +87,6 @@ static void add_grid_words(const ParallelConfig *c, Text *out) {
 }
 
 void html_advice(const PlanReport *report, Text *out) {
-    static const char *const cut[] = {"", "", "gradients and optimizer state",
-                                      "parameters, gradients and optimizer state"};
     const ParallelConfig *c = &report->chosen->config;
     text_add(out, report->given ? "Asked about: " : "Run it ");
     add_grid_words(c, out);
@@ -102,7 +100,7 @@ void html_advice(const PlanReport *report, Text *out) {
                  c->recompute == RECOMPUTE_SELECTIVE ? "is" : "are");
     if (c->sequence_parallel) text_add(out, "; sequence parallel");
     if (c->zero_stage == 1) text_add(out, "; distributed optimizer");
-    if (c->zero_stage > 1) text_add(out, "; %s cut over replicas", cut[c->zero_stage]);
+    if (c->zero_stage > 1) text_add(out, "; %s cut over replicas", cut_what(c->zero_stage));
     text_add(out, ".");
 }
 
