@@ -309,15 +309,11 @@ enum { NUM_ACTIONS = sizeof actions / sizeof actions[0] };
 
 Status cmd_checkpoint(Options *o) {
     tell_notes(o);
-    const char *word = o->positional.count ? o->positional.items[0] : NULL, *names[NUM_ACTIONS];
-    for (int i = 0; i < NUM_ACTIONS; i++) names[i] = actions[i].name;
+    const char *word = o->positional.count ? o->positional.items[0] : NULL;
     for (int i = 0; word && i < NUM_ACTIONS; i++) {
-        if (strcmp(word, names[i]) != 0) continue;
+        if (strcmp(word, actions[i].name) != 0) continue;
         if (o->positional.count == 1 + actions[i].num_paths) return actions[i].run(o);
         return options_misused(FOR_CHECKPOINT, i, "");
     }
-    if (!word) return fail(ERR_USAGE, "checkpoint needs one of list, inspect, verify, diff, reshard");
-    const char *nearest = text_nearest(word, names, NUM_ACTIONS);
-    return fail(ERR_USAGE, "checkpoint %s: %s%s; it is one of list, inspect, verify, diff, reshard", word,
-                nearest ? "did you mean " : "unknown", nearest ? nearest : "");
+    return options_no_word(FOR_CHECKPOINT, word);
 }

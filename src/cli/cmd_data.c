@@ -284,22 +284,19 @@ static Status check_options(const Options *o, const char *what) {
 
 Status cmd_data(Options *o) {
     tell_notes(o);
-    static const char *const names[] = {"inspect", "verify", "sample"};
-    if (!o->positional.count)
-        return fail(ERR_USAGE,
-                    "data needs a word: trireme data inspect PREFIX, verify PREFIX or sample PREFIX");
-    const char *what = o->positional.items[0], *nearest = text_nearest(what, names, 3);
+    static const struct {
+        const char *name;
+        Status (*act)(const Options *, const char *); // on each prefix; NULL: on all together
+    } actions[] = {{"inspect", inspect_one}, {"verify", verify_one}, {"sample", NULL}};
+    enum { NUM_ACTIONS = sizeof actions / sizeof *actions };
+    const char *what = o->positional.count ? o->positional.items[0] : NULL;
     int which = 0;
-    while (which < 3 && strcmp(what, names[which])) which++;
-    if (which == 3)
-        return fail(ERR_USAGE, "data %s is not known; %s%s%s", what, nearest ? "did you mean " : "",
-                    nearest ? nearest : "use inspect, verify or sample", nearest ? "?" : "");
+    while (what && which < NUM_ACTIONS && strcmp(what, actions[which].name) != 0) which++;
+    if (!what || which == NUM_ACTIONS) return options_no_word(FOR_DATA, what);
     Words words;
     TRY(check_options(o, what));
     TRY(find_words(o, &words));
-    Status status = which == 0   ? each(o, &words, inspect_one)
-                    : which == 1 ? each(o, &words, verify_one)
-                                 : sample(o, &words);
+    Status status = actions[which].act ? each(o, &words, actions[which].act) : sample(o, &words);
     blend_words_free(&words.read);
     return status;
 }

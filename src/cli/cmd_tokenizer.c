@@ -237,15 +237,9 @@ static Status run_with_tokenizer(const Options *o, const char *what) {
 
 Status cmd_tokenizer(Options *o) {
     tell_notes(o);
-    static const char *const whats[] = {"train", "encode", "decode", "inspect"};
-    if (!o->positional.count)
-        return fail(ERR_USAGE,
-                    "tokenizer needs one of train, encode, decode, inspect: trireme tokenizer train ...");
-    const char *what = o->positional.items[0];
-    if (!strcmp(what, "train")) return run_train(o);
-    for (int i = 1; i < 4; i++)
-        if (!strcmp(what, whats[i])) return run_with_tokenizer(o, what);
-    const char *nearest = text_nearest(what, whats, 4);
-    return fail(ERR_USAGE, "trireme tokenizer %s: there are train, encode, decode and inspect%s%s%s", what,
-                nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    const char *what = o->positional.count ? o->positional.items[0] : NULL;
+    if (what && !strcmp(what, "train")) return run_train(o);
+    if (what && (!strcmp(what, "encode") || !strcmp(what, "decode") || !strcmp(what, "inspect")))
+        return run_with_tokenizer(o, what);
+    return options_no_word(FOR_TOKENIZER, what);
 }

@@ -209,6 +209,8 @@ void options_help(Verb verb, bool all, Text *out);
 Status options_misused(Verb verb, int form, const char *more);
 // Adds the words of which the verb takes one first, "encode decode", or nothing.
 void options_first_words(Verb verb, Text *out);
+// Fails with ERR_USAGE: `word`, or NULL, is none of these; names them and the nearest one.
+Status options_no_word(Verb verb, const char *word);
 // Adds the synopsis, examples and all options of a verb as sections of a manual page (troff with the macros of man).
 void options_manual(Verb verb, Text *out);
 void roff_add(const char *string, Text *out); // plain text of such a page

@@ -271,6 +271,27 @@ void options_first_words(Verb verb, Text *out) {
     }
 }
 
+Status options_no_word(Verb verb, const char *word) {
+    enum { MAX_WORDS = 8 };
+    const char *names[MAX_WORDS], *nearest = NULL, *verb_word = verb_name(verb);
+    int count = 0;
+    Text words = {0}, list = {0};
+    options_first_words(verb, &words);
+    for (char *rest = words.data, *name; (name = strtok_r(rest, " ", &rest)) && count < MAX_WORDS;) {
+        text_add(&list, "%s%s", count ? ", " : "", name);
+        names[count++] = name;
+    }
+    if (word) nearest = text_nearest(word, names, count);
+    if (!word)
+        fail(ERR_USAGE, "%s needs one of %s", verb_word, text_string(&list));
+    else
+        fail(ERR_USAGE, "%s %s: %s%s; it is one of %s", verb_word, word,
+             nearest ? "did you mean " : "unknown", nearest ? nearest : "", text_string(&list));
+    text_free(&words);
+    text_free(&list);
+    return ERR_USAGE;
+}
+
 static void add_usage(Verb verb, Text *out) {
     Text words = {0};
     for (int i = 0; verb_form(verb, i, &words); i++) {
