@@ -231,7 +231,7 @@ check "data verify names a token outside the vocabulary" \
 check "data sample shows ends of documents" \
     expect 0 "<|endoftext|>" "$trireme" data sample 1 corpus 2 many --seq-length 32 --split 1 \
     --train-samples 50 --samples 20
-check "the nearest verb of data is named" expect 64 "did you mean sample?" "$trireme" data smple many
+check "the nearest verb of data is named" expect 64 "did you mean sample; it is one of inspect, verify, sample" "$trireme" data smple many
 check "data verify takes a blend" expect 0 "many: sound" "$trireme" data verify --data-path 1 corpus 2 many
 check "data inspect takes no --split" \
     expect 64 "--split is not for data inspect" "$trireme" data inspect many --split 1,1,1
