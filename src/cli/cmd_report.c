@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Of --trace, else of the only run's own trace. Without that there still is a page: a run that goes on has none yet.
+// Reads the step of --trace, else of the only run's own trace. A page needs no trace: a run writes it at its end.
 static Status read_step(const Options *options, const RunRecord *records, int count, MeasuredStep *step,
                         bool *has_step) {
     const char *own = count == 1 ? records[0].trace : "";

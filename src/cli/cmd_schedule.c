@@ -313,8 +313,8 @@ static Status check_exchange(const ScheduleRequest *request, const Schedule *sch
     return OK;
 }
 
-// What is left of a compute is half before the rows leave and half the experts' products. `weight_fraction`: the part
-// that weight gradients take, which no other rank waits for.
+// Attention takes as long as the experts' products. `weight_fraction`: the part of both that computes gradients of
+// weights, for which no other rank waits.
 static LayerExchange exchange_of(double us, double exchange_us, double weight_fraction) {
     double half_us = (us - 2 * exchange_us) / 2;
     return (LayerExchange){.before_us = half_us,

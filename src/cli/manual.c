@@ -6,7 +6,7 @@
 
 // ---- manual pages -------------------------------------------------------------------------------------
 
-// What an exit status means, in the order of statuses; a page has the rows of its verbs.
+// Exit statuses in ascending order, with their meanings. The page of a verb prints the rows that have this verb.
 static const struct {
     Verb verbs;
     int status;
@@ -59,8 +59,8 @@ static void add_tail(Verb verbs, Text *out) {
     if (verbs & FOR_SUPERVISE)
         text_add(
             out,
-            ".PP\nsupervise: where the run is not done and nobody has asked it to stop, the status is that "
-            "with which the command ended last, and 128 + N where signal N ended it.\n");
+            ".PP\nsupervise: if the run is not done and nobody asked it to stop, supervise ends with the last "
+            "status of the command, or with 128 + N if signal N ended the command.\n");
 }
 
 void manual_add(const Command *command, Text *out) {

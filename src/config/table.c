@@ -82,7 +82,7 @@ static Meaning option_of(Verb verb, const char *key) {
     return (Meaning){0};
 }
 
-// What some verb has as an option is not answered with what is said of all names that begin alike.
+// A name that some verb has as an option is not compared with patterns such as "moe-*".
 const Answer *answer_to(Verb verb, const char *key) {
     bool endings = !option_of(EVERY_VERB, key).option;
     for (int i = 0; i < NUM_ANSWERS; i++)

@@ -12,7 +12,7 @@ static bool looks_first(const Rounds *r) {
     return r->looks && r->rounds > 1 && r->pass != ROUNDS_WEIGHT_HALF;
 }
 
-// What was sent in round 0 stays: while the others look, or from the forward to the backward.
+// Returns whether a pass has this post. Rows of round 0 are sent once: they stay in memory for the backward.
 static bool applies(const Rounds *r, RoundPost post) {
     bool forward = r->pass == ROUNDS_FORWARD, sends = post.looks || post.round > 0 || !looks_first(r);
     switch (post.op) {
