@@ -1,9 +1,10 @@
 // Attention of one instruction set and element type, without the S x S matrix: a block of query rows against a
 // block of keys at a time, with a running maximum and sum of every row, so that what is worked on stays in the
-// caches whatever S is. Pairs of blocks are left out in which no query sees a key, and so are strips of queries;
-// on the diagonal strips take only the keys that they see. One thread works on one head of one sample; backward
-// on the heads of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention),
-// algorithms 1 and 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
+// caches whatever S is. Of a block's queries one strip takes all steps before the next strip does, so that its scores
+// stay in the first-level cache. Pairs of blocks are left out in which no query sees a key, and so are strips; on the
+// diagonal strips take only the keys that they see. One thread works on one head of one sample; backward on the heads
+// of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention), algorithms 1 and 4;
+// Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
 #include "device/cpu/mask.h"
 #include "device/cpu/strips.h"
 #include "device/visible.h"
@@ -224,24 +225,21 @@ static inline int64_t keys_taken(Blocks at, int64_t strip) {
     return at_most(round_up(seen > 0 ? seen : 1, WHOLE), KEYS);
 }
 
-// scores [QUERIES, KEYS] = rows of queries times a transposed block.
-static void block_scores(const Head *head, Blocks at, const Term *rows, const Term *transposed,
+// scores [STRIP, KEYS] from row `strip` on = rows of queries times a transposed block.
+static void strip_scores(const Head *head, Blocks at, int64_t strip, const Term *rows, const Term *transposed,
                          float *scores) {
+    Left a = {rows + strip * head->terms, head->terms, 1};
     Right b = {transposed + at.key * head->stride, KEYS};
-    for (int64_t strip = first_row(at); strip < at.end; strip += STRIP) {
-        Left a = {rows + strip * head->terms, head->terms, 1};
-        strip_product(keys_taken(at, strip), head->terms, a, b, false, scores + strip * KEYS, KEYS);
-    }
+    strip_product(keys_taken(at, strip), head->terms, a, b, false, scores + strip * KEYS, KEYS);
 }
 
-// rows [QUERIES, width] (+)= terms along the keys, times keys or values.
-static void add_rows(const Head *head, Blocks at, const Term *left, int64_t stride, const Term *columns) {
+// Its rows [STRIP, width] (+)= terms along the keys, times keys or values.
+static void add_strip(const Head *head, Blocks at, int64_t strip, const Term *left, int64_t stride,
+                      const Term *columns) {
+    Left a = {left + strip * stride, stride, 1};
     Right b = {columns + at.key / PAIR * head->width, head->width};
-    for (int64_t strip = first_row(at); strip < at.end; strip += STRIP) {
-        Left a = {left + strip * stride, stride, 1};
-        strip_product(head->width, num_terms(keys_taken(at, strip)), a, b, head->restricted || at.key > 0,
-                      head->rows + strip * head->width, head->width);
-    }
+    strip_product(head->width, num_terms(keys_taken(at, strip)), a, b, head->restricted || at.key > 0,
+                  head->rows + strip * head->width, head->width);
 }
 
 // ---- one row of scores ------------------------------------------------------------------------------------
@@ -387,7 +385,8 @@ static void finish_row(Head *head, Blocks at, int64_t row) {
 
 // A block of probabilities, from its scores once more.
 static void keep_probabilities(const Head *head, Blocks at) {
-    block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
+    for (int64_t strip = first_row(at); strip < at.end; strip += STRIP)
+        strip_scores(head, at, strip, head->q_rows, head->keys_transposed, head->scores);
     for (int64_t row = first_row(at); row < at_most(at.rows, at.end); row++) {
         int64_t query = at.query + row, seen = keys_seen(at, row);
         float unit = head->unit, log = head->stats[query] * LOG2_E, *scores = head->scores + row * KEYS;
@@ -436,10 +435,12 @@ static void block_forward(Head *head, int64_t query) {
     pack_queries(head, at, head->q_rows, head->q, head->qkv_stride);
     open_sums(head, at);
     for (; sees_keys(&at); next_keys(head, &at)) {
-        block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
-        for (int64_t row = first_row(at); row < at_most(at.rows, at.end); row++)
-            softmax_row(head, at, row, keys_taken(at, row / STRIP * STRIP));
-        add_rows(head, at, head->scores, KEYS, head->values);
+        for (int64_t strip = first_row(at); strip < at.end; strip += STRIP) {
+            strip_scores(head, at, strip, head->q_rows, head->keys_transposed, head->scores);
+            for (int64_t row = strip; row < at_most(at.rows, strip + STRIP); row++)
+                softmax_row(head, at, row, keys_taken(at, strip));
+            add_strip(head, at, strip, head->scores, KEYS, head->values);
+        }
     }
     for (int64_t row = 0; row < at.rows; row++) finish_row(head, at, row);
     if (!head->probabilities) return;
@@ -600,12 +601,14 @@ static void block_backward(Head *head, int64_t query) {
     open_rows(head, at);
     if (head->restricted) memset(head->rows, 0, (size_t)(at.strips * head->width) * sizeof *head->rows);
     for (; sees_keys(&at); next_keys(head, &at)) {
-        if (!head->probabilities || head->cap > 0)
-            block_scores(head, at, head->q_rows, head->keys_transposed, head->scores);
-        block_scores(head, at, head->dout_rows, head->values_transposed, head->gradients);
-        for (int64_t row = first_row(at); row < at.end; row += PAIR)
-            softmax_backward_rows(head, at, row, keys_taken(at, row / STRIP * STRIP));
-        add_rows(head, at, head->gradient_rows, KEYS / PAIR, head->keys);
+        for (int64_t strip = first_row(at); strip < at.end; strip += STRIP) {
+            if (!head->probabilities || head->cap > 0)
+                strip_scores(head, at, strip, head->q_rows, head->keys_transposed, head->scores);
+            strip_scores(head, at, strip, head->dout_rows, head->values_transposed, head->gradients);
+            for (int64_t row = strip; row < strip + STRIP; row += PAIR)
+                softmax_backward_rows(head, at, row, keys_taken(at, strip));
+            add_strip(head, at, strip, head->gradient_rows, KEYS / PAIR, head->keys);
+        }
         add_keys(head, at, head->scores, head->dout_columns, head->sum_dv);
         add_keys(head, at, head->gradients, head->q_columns, head->sum_dk);
     }

@@ -356,20 +356,23 @@ static inline Floats reciprocal(Floats x) {
 
 static const float LOG2_E = 1.44269504f;
 
-// x 2^n for whole n: the latter from its place in the low bits of n + EXPONENT_ROUND.
+// Of an exponential's x: 0 where x < least, else y 2^n for whole n, the latter from its place in the low bits of
+// n + EXPONENT_ROUND.
 static const float EXPONENT_ROUND = 0x1.8p23f;
 
-static inline Floats scaled_by_power(Floats x, Floats shifted, Floats n) {
+static inline Floats power_from(float least, Floats x, Floats y, Floats shifted, Floats n) {
 #if defined(__AVX512F__)
     (void)shifted;
-    return (Floats)_mm512_scalef_ps((__m512)x, (__m512)n);
+    __mmask16 exists = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(least), _CMP_NLT_UQ);
+    return (Floats)_mm512_maskz_scalef_ps(exists, (__m512)y, (__m512)n);
 #elif __ARM_FEATURE_SVE_BITS
     (void)n;
-    return svscale_f32_x(svptrue_b32(), x, (Ints)shifted - (Ints)splat(EXPONENT_ROUND));
+    Floats power = svscale_f32_x(svptrue_b32(), y, (Ints)shifted - (Ints)splat(EXPONENT_ROUND));
+    return (Floats)(~(x < least) & (Ints)power);
 #else
     (void)n;
     Ints exponent = (Ints)shifted - (Ints)splat(EXPONENT_ROUND);
-    return x * (Floats)((exponent + 127) << 23);
+    return (Floats)(~(x < least) & (Ints)(y * (Floats)((exponent + 127) << 23)));
 #endif
 }
 
@@ -386,7 +389,7 @@ static inline Floats exponential(Floats x) {
     Floats low = fused(r, splat(0x1.555490p-3f), splat(0x1.fffffcp-2f));
     Floats r2 = r * r, y = fused(r2, splat(0x1.6a2256p-10f), high); // in pairs: a short way to the end
     y = fused(fused(y, r2, low), r2, r) + 1.0f;
-    return (Floats)(~(x < -87.33f) & (Ints)scaled_by_power(y, shifted, n));
+    return power_from(-87.33f, x, y, shifted, n);
 }
 
 // 2^x for x < 127.5, or NaN: fewer steps, and less exact where x is a rounded product. Below 2^-126 it is 0.
@@ -396,7 +399,7 @@ static inline Floats exponential_of_base_2(Floats x) {
     Floats high = fused(r, splat(0x1.5bba16p-10f), splat(0x1.3cea8ap-7f));
     Floats low = fused(r, splat(0x1.c6b752p-5f), splat(0x1.ebf9bcp-3f));
     Floats y = fused(fused(high, r2, low), r2, fused(r, splat(0x1.62e42ap-1f), splat(1.0f)));
-    return (Floats)(~(x < -126.0f) & (Ints)scaled_by_power(y, shifted, n));
+    return power_from(-126.0f, x, y, shifted, n);
 }
 
 // tanh(x) to about 3 units in the last place: by powers of 2, and near 0, where they would cancel, by its series.
