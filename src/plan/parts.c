@@ -1,5 +1,6 @@
 // Times of the parts of a model (embedding, layer, head) for one microbatch, priced from recorded work and cached.
 #include "plan/parts.h"
+#include "base/hash.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,13 +64,6 @@ static Key key_of(const ModelShape *model, const ParallelConfig *c) {
     key.muon_splits = c->muon.split_qkv;
     if (c->device) snprintf(key.device, sizeof key.device, "%s", c->device);
     return key;
-}
-
-static uint64_t hash_of(const Key *key) {
-    const unsigned char *bytes = (const unsigned char *)key;
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
-    return hash;
 }
 
 // ---- the cache -----------------------------------------------------------------------------------
@@ -382,7 +376,7 @@ static Status add_entry(PlanCache *cache, const Key *key, uint64_t hash, const M
 Status parts_of(PlanCache *cache, const CostModel *costs, const ModelShape *model,
                 const ParallelConfig *config, const Parts **parts) {
     Key key = key_of(model, config);
-    uint64_t hash = hash_of(&key);
+    uint64_t hash = hash64_of(&key, sizeof key);
     int found = cache->num_slots ? *find_slot(cache, &key, hash) : 0;
     Entry *entry = found ? cache->entries[found - 1] : NULL;
     if (!entry) TRY(add_entry(cache, &key, hash, model, config, &entry));
