@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# ./run bench instructions [keep]: how many instructions small, fixed workloads take. Unlike times they are the same
+# ./run bench instructions[:keep]: how many instructions small, fixed workloads take. Unlike times they are the same
 # on a busy machine, so 2 % more is a change of the program. Counted by valgrind, which knows AVX2 at most: of the
 # kernels these are those of x86-64-v3.
 
@@ -74,5 +74,5 @@ compare_instructions() {
             if (change > 2) more++
         }
         END { exit (more > 0) }' "$1" "$2" ||
-        die 1 "more than 2 % more instructions than $instructions_file has; if that is right: ./run bench instructions keep"
+        die 1 "more than 2 % more instructions than $instructions_file has; if that is right: ./run bench instructions:keep"
 }
