@@ -356,10 +356,11 @@ static inline Floats reciprocal(Floats x) {
 
 static const float LOG2_E = 1.44269504f;
 
-// Of an exponential's x: 0 where x < least, else y 2^n for whole n, the latter from its place in the low bits of
-// n + EXPONENT_ROUND.
+// A number to which this was added has its whole part in the low bits.
 static const float EXPONENT_ROUND = 0x1.8p23f;
 
+// The last step of an exponential of x: y 2^n for whole n, but 0 where x < least; a NaN stays one. `shifted` is
+// n + EXPONENT_ROUND, for instruction sets that need n as an integer.
 static inline Floats power_from(float least, Floats x, Floats y, Floats shifted, Floats n) {
 #if defined(__AVX512F__)
     (void)shifted;
