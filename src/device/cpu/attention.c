@@ -1,11 +1,11 @@
 // Attention of one instruction set and element type, without the S x S matrix: a block of query rows against a
 // block of keys at a time, with a running maximum and sum of every row, so that what is worked on stays in the
-// caches whatever S is. A strip of a block's queries goes through scores, softmax and the product with values (backward:
-// with keys) before the next one does, so that its scores stay in the first-level cache; only sums of dk and dv take a
-// whole block. Pairs of blocks are left out in which no query sees a key, and so are strips; on the diagonal strips take
-// only the keys that they see. One thread works on one head of one sample; backward on the heads
-// of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention), algorithms 1 and 4;
-// Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
+// caches whatever S is. A strip of a block's queries goes through scores, softmax and the product with values
+// (backward: with keys) before the next one does, so that its scores stay in the first-level cache; only sums of dk
+// and dv take a whole block. Pairs of blocks are left out in which no query sees a key, and so are strips; on the
+// diagonal strips take only the keys that they see. One thread works on one head of one sample; backward on the
+// heads of one group, whose key and value gradients it sums in fp32. Sources: Dao 2022 (FlashAttention), algorithms
+// 1 and 4; Dao 2023 (FlashAttention-2), for queries in the outer loop and the division at the end.
 #include "device/cpu/mask.h"
 #include "device/cpu/strips.h"
 #include "device/visible.h"
